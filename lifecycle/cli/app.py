@@ -11,7 +11,6 @@ from lifecycle.cli.output import CliError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
 
     from lifecycle.cli.options import Option
 
@@ -226,15 +225,15 @@ def _add_watch(commands: Any) -> None:
         help="watch these files and directories [default: the current directory]",
     )
     parser.add_argument(
-        "-w", "--watch", dest="paths", type=_one_path, action=_Collect, metavar="PATH", help="another way to give PATH"
+        "-w",
+        "--watch",
+        dest="paths",
+        type=_typed(options.paths),
+        action=_Collect,
+        metavar="PATH",
+        help="another way to give PATH",
     )
     _add_options(parser, OPTIONS)
-
-
-def _one_path(text: str) -> tuple[Path, ...]:
-    from lifecycle.cli import options
-
-    return (_typed(options.path)(text),)
 
 
 def _watch(arguments: Arguments) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast, get
 
 from lifecycle._net import is_loopback
 from lifecycle.cli.files import did_you_mean, shown, texts
+from lifecycle.events import Change
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,6 +38,7 @@ __all__ = [
     "address",
     "assignments",
     "busy",
+    "changes",
     "colour",
     "count",
     "extensions",
@@ -48,6 +50,7 @@ __all__ = [
     "option",
     "options_of",
     "path",
+    "paths",
     "policy",
     "port",
     "probe",
@@ -262,6 +265,7 @@ def _one_of(choices: object) -> Callable[[str], Any]:
 
 busy: _Read = _one_of(Busy)
 colour: _Read = _one_of(Colour)
+_change: _Read = _one_of(Change)
 policy: _Read = _one_of(Policy)
 first_start: _Read = _one_of(FirstStart)
 log_format: _Read = _one_of(LogFormat)
@@ -307,6 +311,11 @@ def globs(text: str) -> tuple[Glob, ...]:
     return (Glob(text),)
 
 
+def changes(text: str) -> tuple[Change, ...]:
+    """Read kinds of changes, separated by commas."""
+    return tuple(_change(each.strip()) for each in text.split(","))
+
+
 def extensions(text: str) -> tuple[str, ...]:
     """Read endings of file names, separated by commas, with or without the dot."""
     found = tuple(each.strip().removeprefix(".") for each in text.split(","))
@@ -335,6 +344,11 @@ def path(text: str) -> Path:
     if not text or "\0" in text:
         raise ValueError("give a path")
     return Path(text)
+
+
+def paths(text: str) -> tuple[Path, ...]:
+    """Read one path, which need not exist."""
+    return (path(text),)
 
 
 def store(text: str) -> Path | str:

@@ -1,25 +1,30 @@
 """Rules that select the action for a changed path.
 
 Files that receive our own output are always ignored. The other rules apply in this order: the first matching rule of
-``--on``, then ``--ignore`` and the files that git ignores, then ``--ext`` and ``--include``. A rule for a file without
-wildcards (``--on .env=restart``) applies even if git ignores that file. A rule with wildcards (``*.js=restart``) does
-not, so that build output does not trigger it.
+``--on``, then ``--ignore``, ``--ignore-file`` and the files that git ignores, then ``--ext`` and ``--include``. A rule
+for a file without wildcards (``--on .env=restart``) applies even if git ignores that file. A rule with wildcards
+(``*.js=restart``) does not, so that build output does not trigger it.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from lifecycle.cli.files import read_text
+from lifecycle.cli.options import Glob
+from lifecycle.cli.output import ConfigError
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from pathspec import GitIgnoreSpec
 
-    from lifecycle.cli.options import Action, Glob
+    from lifecycle.cli.options import Action
     from lifecycle.cli.watch.settings import Settings
     from lifecycle.events import Change
 
@@ -27,6 +32,13 @@ __all__ = ["PathRules", "absolute", "own_output"]
 
 #: The maximum number of names in a message. Further ones are only counted.
 _MAX_NAMES: Final = 3
+
+#: The ignore files in a directory. The first one with a rule for a path decides.
+_NAMES: Final = (".ignore", ".gitignore")
+#: The key for the user's ignore file in a configuration file of git.
+_EXCLUDES_FILE = re.compile(
+    r"^[ \t]*\[core\][^\[]*?^[ \t]*excludesfile[ \t]*=[ \t]*(\S[^\n]*?)[ \t]*$", re.IGNORECASE | re.MULTILINE
+)
 
 _log = logging.getLogger("lifecycle.cli")
 
@@ -38,23 +50,23 @@ class _IgnoreFile(NamedTuple):
     spec: GitIgnoreSpec | None
 
 
-class GitIgnore:
-    """Finds the paths below ``root``, an absolute directory, that git ignores. It does not run git.
+class IgnoreFiles:
+    """Finds the paths below ``root``, an absolute directory, that ignore files name.
 
-    All ignore files from the top of the repository down apply. If ``root`` is not in a repository, only those from
-    ``root`` down apply. The same holds if git ignores ``root`` itself, because the user named it explicitly. Files are
-    read again when they change. The user's global excludes (``core.excludesFile``) are not read.
+    The files ``names`` in each directory from ``top`` down apply to the paths in that directory, and those of the
+    nearest directory take precedence. The files ``others`` apply to all paths below ``top``. Files are read again when
+    they change.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, top: Path, names: Sequence[str], others: Iterable[Path]) -> None:
         self._root = root
-        self._files: dict[Path, _IgnoreFile] = {}
-        self._top = repository(root) or root
-        if self._ignores_below(self._top, root):
-            self._top = root
+        self._top = top
+        self._names = names
+        self._others = tuple(others)
+        self._files: dict[str, _IgnoreFile] = {}
 
     def ignores(self, path: Path) -> bool:
-        """Return whether git ignores ``path`` (absolute), or a directory between ``path`` and the root."""
+        """Return whether a file names ``path`` (absolute), or a directory between ``path`` and the root."""
         return path.is_relative_to(self._root) and self._ignores_below(self._root, path)
 
     def _ignores_below(self, base: Path, path: Path) -> bool:
@@ -67,20 +79,24 @@ class GitIgnore:
         return False
 
     def _ignored_itself(self, parts: tuple[str, ...], *, is_dir: bool) -> bool:
-        """Return whether the nearest ignore file with a rule for the path ignores it, or else ``.git/info/exclude``."""
+        """Return whether the first ignore file with a rule for the path ignores it."""
+        top = str(self._top)
         for depth in range(len(parts) - 1, -1, -1):
-            ignored = self._check(self._top.joinpath(*parts[:depth], ".gitignore"), parts[depth:], is_dir=is_dir)
-            if ignored is not None:
-                return ignored
-        return bool(self._check(self._top / ".git" / "info" / "exclude", parts, is_dir=is_dir))
+            for name in self._names:
+                # `Path.joinpath` would take most of the time.
+                ignored = self._check("/".join((top, *parts[:depth], name)), parts[depth:], is_dir=is_dir)
+                if ignored is not None:
+                    return ignored
+        found = (self._check(str(file), parts, is_dir=is_dir) for file in self._others)
+        return next((each for each in found if each is not None), False)
 
-    def _check(self, file: Path, parts: tuple[str, ...], *, is_dir: bool) -> bool | None:
+    def _check(self, file: str, parts: tuple[str, ...], *, is_dir: bool) -> bool | None:
         spec = self._read(file)
         if spec is None:
             return None
         return spec.check_file("/".join(parts) + ("/" if is_dir else "")).include
 
-    def _read(self, file: Path) -> GitIgnoreSpec | None:
+    def _read(self, file: str) -> GitIgnoreSpec | None:
         stamp = _stamp(file)
         known = self._files.get(file)
         if known is None or known.stamp != stamp:
@@ -88,24 +104,51 @@ class GitIgnore:
         return known.spec
 
 
+class GitIgnore(IgnoreFiles):
+    """Finds the paths below ``root``, an absolute directory, that git or a file ``.ignore`` ignores, without git.
+
+    All ignore files from the top of the repository down apply. If ``root`` is not in a repository, only those from
+    ``root`` down apply. The same holds if git ignores ``root`` itself, because the user named it explicitly.
+    """
+
+    def __init__(self, root: Path) -> None:
+        top = repository(root) or root
+        super().__init__(root, top, _NAMES, (top / ".git" / "info" / "exclude", _global_excludes()))
+        if self._ignores_below(top, root):
+            self._top = root
+
+
+def _global_excludes() -> Path:
+    """Return the path of the user's own ignore file for git. Configuration files that others include are not read."""
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111  # never raises
+    for file in (os.path.expanduser("~/.gitconfig"), f"{home}/git/config"):  # noqa: PTH111
+        try:
+            found = _EXCLUDES_FILE.search(Path(file).read_text(encoding="utf-8", errors="surrogateescape"))
+        except OSError:
+            continue
+        if found:
+            return Path(os.path.expanduser(found[1].strip('"')))  # noqa: PTH111
+    return Path(home, "git", "ignore")
+
+
 def repository(start: Path) -> Path | None:
     """Return the top directory of the repository that contains ``start``, the one with a ``.git`` directory or file."""
     return next((each for each in (start, *start.parents) if (each / ".git").exists()), None)
 
 
-def _stamp(file: Path) -> tuple[int, int, int] | None:
+def _stamp(file: str) -> tuple[int, int, int] | None:
     try:
-        status = file.stat()
+        status = os.stat(file)  # noqa: PTH116  # faster
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def _parse(file: Path) -> GitIgnoreSpec | None:
+def _parse(file: str) -> GitIgnoreSpec | None:
     from pathspec import GitIgnoreSpec
 
     try:
-        return GitIgnoreSpec.from_lines(file.read_text(encoding="utf-8", errors="surrogateescape").splitlines())
+        return GitIgnoreSpec.from_lines(Path(file).read_text(encoding="utf-8", errors="surrogateescape").splitlines())
     except OSError as error:
         _log.warning("cannot read %s, so its rules have no effect: %s", file, error)
     except ValueError as error:
@@ -124,21 +167,24 @@ class PathRules:
 
     def __init__(self, settings: Settings, here: Path, *, outputs: Collection[tuple[int, int]] = ()) -> None:
         self._here = here
-        self._roots = tuple(absolute(path, here) for path in settings.paths)
+        self._flat = tuple(absolute(path, here) for path in settings.watch_non_recursive)
+        self._roots = (*(absolute(path, here) for path in settings.paths), *self._flat)
         self._ext = tuple(f".{ext}" for ext in settings.ext)
-        self._include = settings.include
+        self._include = (*settings.include, *(glob for file in settings.filter_file for glob in _read_globs(file)))
         self._ignore = settings.ignore
         self._on = settings.on
         self._outputs = frozenset(outputs)
         self._otherwise: Action = settings.change
         self._env_file = absolute(settings.env_file, here) if settings.env_file else None
-        bases = [root if root.is_dir() else root.parent for root in self._roots] if settings.gitignore else []
-        self._git = tuple(map(GitIgnore, bases))
+        bases = [root if root.is_dir() else root.parent for root in self._roots]
+        self._git = tuple(map(GitIgnore, bases)) if settings.gitignore else ()
+        self._listed = _ignore_lists([absolute(file, here) for file in settings.ignore_file], here, bases)
 
     @property
-    def roots(self) -> tuple[Path, ...]:
-        """The watched paths, absolute."""
-        return self._roots
+    def files(self) -> tuple[Path, ...]:
+        """Absolute paths of the watched directories, and of watched files that are not in them."""
+        flat = [each for path in self._flat for each in (path.iterdir() if path.is_dir() else [path])]
+        return (*self._roots[: len(self._roots) - len(self._flat)], *(each for each in flat if each.is_file()))
 
     def action(self, path: Path) -> Action:
         """Return the action for a change of ``path``."""
@@ -150,7 +196,9 @@ class PathRules:
                 return action
         if path == self._env_file:
             return "restart"
-        if any(glob.covers(self.name(path, glob.base)) for glob in self._ignore) or self._git_ignores(path):
+        if any(glob.covers(self.name(path, glob.base)) for glob in self._ignore):
+            return "ignore"
+        if any(each.ignores(path) for each in self._listed) or self._git_ignores(path):
             return "ignore"
         return self._otherwise if self._is_wanted(path) else "ignore"
 
@@ -181,6 +229,25 @@ class PathRules:
 
     def _git_ignores(self, path: Path) -> bool:
         return path not in self._roots and any(git.ignores(path) for git in self._git)
+
+
+def _read_globs(file: Path) -> tuple[Glob, ...]:
+    """Return the globs in ``file``, without empty lines and comments.
+
+    Raises:
+        ConfigError: if the file cannot be read, or a line is not a glob.
+    """
+    lines = [line.strip() for line in read_text(file).splitlines()]
+    try:
+        return tuple(Glob(line) for line in lines if line and not line.startswith("#"))
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}") from None
+
+
+def _ignore_lists(files: Sequence[Path], here: Path, bases: Iterable[Path]) -> tuple[IgnoreFiles, ...]:
+    """Return the rules of ``files`` for the paths below ``here``, and below each of ``bases`` outside of it."""
+    outside = (base for base in bases if not base.is_relative_to(here))
+    return tuple(IgnoreFiles(top, top, (), files) for top in (here, *outside)) if files else ()
 
 
 def own_output(*more: int) -> frozenset[tuple[int, int]]:

@@ -35,7 +35,8 @@ def test_every_option_can_be_typed() -> None:
         "--start-timeout 60 --postpone --poll 2 --clear --env-file .env --shell "
         "--signal USR1 --stop-signal SIGINT --stop-timeout 3 --webhook [::1]:0 --secret-env SECRET "
         "--prompt --no-check --delay-run 1 --timeout 9 --map-signal USR1:HUP --map-signal USR2: --workdir lib "
-        "-E A=b=c --env D= -q --bell --notify --color never"
+        "-E A=b=c --env D= -q --bell --notify --color never "
+        "-F filters --ignore-file skip --fs-events added,deleted"
     )
     assert settings(*line.split(), "--", "make --x") == Settings(
         command=("make --x",),
@@ -71,7 +72,20 @@ def test_every_option_can_be_typed() -> None:
         bell=True,
         notify=True,
         color="never",
+        filter_file=(Path("filters"),),
+        ignore_file=(Path("skip"),),
+        fs_events=("added", "deleted"),
     )
+
+
+def test_directory_without_those_below_replaces_the_default_path(tmp_path: Path) -> None:
+    seen = settings("-W", "src", "-W", "lib", "-v", "--", "true")
+    assert (seen.paths, seen.watch_non_recursive, seen.verbose) == ((), (Path("src"), Path("lib")), True)
+    assert settings("tests", "-W", "src", "--", "true").paths == (Path("tests"),)
+    here = configure(tmp_path, "watch-non-recursive = 'src'\nfilter-file = ['a', 'b']")
+    found = settings("--", "true", here=here)
+    assert (found.paths, found.watch_non_recursive) == ((), (here / "src",))
+    assert found.filter_file == (here / "a", here / "b")
 
 
 def test_short_options_mean_what_they_mean_to_watchexec_and_nodemon() -> None:
@@ -237,6 +251,7 @@ def test_a_command_in_one_text_is_split_unless_a_shell_reads_it(
         (["--map-signal", "TERM:INT", "--", "true"], "SIGTERM stops the command with --stop-signal"),
         (["--map-signal", "HUP:USR1", "--", "true"], "SIGHUP has the effect of a change"),
         (["--map-signal", "KILL:INT", "--", "true"], "SIGKILL cannot be mapped"),
+        (["--fs-events", "create", "--", "true"], "give added, modified or deleted"),
         (["--color", "red", "--", "true"], "give auto, always or never"),
         (["--exte", "py", "--", "true"], "--exte"),
     ],
@@ -255,6 +270,7 @@ def test_a_wrong_value_ends_with_status_2(argv: list[str], said: str, capsys: py
         ([], "no command to run"),
         (["src", "--"], "no command to run"),
         (["--secret-env", "S", "--", "true"], "has no effect without --webhook"),
+        (["-q", "-v", "--", "true"], "--quiet hides what --verbose prints"),
         (["--exit-on-error", "--restart", "always", "--", "true"], "remove one of them"),
         (["--webhook", "0.0.0.0:9000", "--", "true"], "can be reached from other machines"),
     ],

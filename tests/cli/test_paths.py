@@ -11,6 +11,7 @@ import pytest
 
 from lifecycle.cli import options
 from lifecycle.cli.options import Glob, Rule
+from lifecycle.cli.output import ConfigError
 from lifecycle.cli.paths import PathRules
 from lifecycle.cli.watch.settings import Settings
 
@@ -186,6 +187,72 @@ class TestGitIgnore:
         (repo / ".gitignore").unlink()
         (repo / ".gitignore").mkdir()
         assert rules(repo).action(repo / "a.log") == "restart"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "home"
+    (directory / ".config" / "git").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(directory))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    return directory
+
+
+class TestOtherIgnoreFiles:
+    @pytest.fixture
+    def repo(self, tmp_path: Path) -> Path:
+        (tmp_path / "repo" / ".git").mkdir(parents=True)
+        return tmp_path / "repo"
+
+    def test_a_file_named_ignore_takes_precedence_over_gitignore(self, repo: Path) -> None:
+        (repo / ".gitignore").write_text("*.log\n")
+        (repo / ".ignore").write_text("!keep.log\n*.tmp\n")
+        seen = rules(repo)
+        assert [seen.action(repo / name) for name in ("a.log", "keep.log", "a.tmp")] == ["ignore", "restart", "ignore"]
+        assert rules(repo, gitignore=False).action(repo / "a.tmp") == "restart"
+
+    def test_ignore_file_of_the_user_counts_unless_the_repository_overrides_it(self, repo: Path, home: Path) -> None:
+        (home / ".config" / "git" / "ignore").write_text("*.swo\n*.orig\n")
+        (repo / ".gitignore").write_text("!*.orig\n")
+        seen = rules(repo)
+        assert [seen.action(repo / name) for name in ("a.swo", "a.orig")] == ["ignore", "restart"]
+
+    @pytest.mark.parametrize("place", [".gitconfig", ".config/git/config"])
+    @pytest.mark.parametrize("value", ["~/mine", '"~/mine"'])
+    def test_ignore_file_of_the_user_may_be_configured(self, repo: Path, home: Path, place: str, value: str) -> None:
+        text = f"[user]\n\tname = x\n[Core]\n\teditor = vi\n\texcludesFile = {value}  \n[alias]\n\tst = status\n"
+        (home / place).write_text(text)
+        (home / "mine").write_text("*.swo\n")
+        assert rules(repo).action(repo / "a.swo") == "ignore"
+
+    def test_a_list_of_paths_to_ignore_applies_without_git(self, tmp_path: Path) -> None:
+        (tmp_path / "here").mkdir()
+        (tmp_path / "lib").mkdir()
+        (tmp_path / "skip").write_text("# generated\nbuild/\n*.log\n!keep.log\n")
+        given = {"ignore_file": (Path("../skip"),), "gitignore": False, "paths": (Path(), Path("../lib"))}
+        seen = rules(tmp_path / "here", **given)
+        for name in ("build/x", "a.log", "sub/build/x"):
+            assert seen.action(tmp_path / "here" / name) == seen.action(tmp_path / "lib" / name) == "ignore"
+        assert seen.action(tmp_path / "here" / "keep.log") == "restart"
+
+    def test_filters_in_a_file_are_included(self, tmp_path: Path) -> None:
+        (tmp_path / "filters").write_text("# sources\n\n*.py\nsrc/**/*.html\n")
+        seen = rules(tmp_path, filter_file=(tmp_path / "filters",))
+        found = [seen.action(tmp_path / name) for name in ("a/b.py", "src/x/y.html", "y.html", "a.txt")]
+        assert found == ["restart", "restart", "ignore", "ignore"]
+
+    def test_a_wrong_filter_names_the_file(self, tmp_path: Path) -> None:
+        (tmp_path / "filters").write_text("a[\n")
+        with pytest.raises(ConfigError, match=r"filters: .*not closed"):
+            rules(tmp_path, filter_file=(tmp_path / "filters",))
+
+
+def test_files_of_a_directory_watched_without_those_below(tmp_path: Path) -> None:
+    (tmp_path / "src" / "deep").mkdir(parents=True)
+    (tmp_path / "src" / "a.py").touch()
+    (tmp_path / "src" / "deep" / "b.py").touch()
+    seen = rules(tmp_path, paths=(Path("lib"),), watch_non_recursive=(Path("src"),))
+    assert seen.files == (tmp_path / "lib", tmp_path / "src" / "a.py")
 
 
 def test_outside_a_repository_the_file_of_the_watched_directory_counts(tmp_path: Path) -> None:

@@ -235,6 +235,29 @@ class TestOptions:
         seen.process.send_signal(signal.SIGUSR1)
         assert seen.seen(r"got \d+") == ["got 1"]
 
+    @pytest.mark.parametrize("poll", [(), ("--poll", "0.1")])
+    def test_verbose_shows_each_change_and_only_chosen_kinds_and_depths_count(
+        self, watch: Any, here: Path, poll: tuple[str, ...]
+    ) -> None:
+        (here / "deep").mkdir()
+        seen = watch("-W", ".", "--fs-events", "added", "--ignore", "*.log", "-v", *poll)
+        seen.seen("up 1")
+        write(here / "deep" / "x.txt", "x")
+        write(here / "app.py", "VALUE = 2\n" + APP)
+        write(here / "a.log", "x")
+        seen.said(r"modified app\.py: ignore")
+        seen.said(r"added a\.log: ignore")
+        write(here / "b.txt", "x")
+        seen.said(r"added b\.txt: restart")
+        seen.said(r"changed: b\.txt \(added\); restarting")
+        assert "x.txt" not in seen.err.read_text()
+
+    @pytest.mark.parametrize("option", ["-F", "--ignore-file", "--watch-non-recursive"])
+    def test_a_missing_file_is_a_usage_error(self, watch: Any, option: str) -> None:
+        seen = watch(option, "nowhere", ready=False)
+        seen.ends(2)
+        assert "'nowhere': no such" in seen.err.read_text()
+
     def test_a_missing_directory_is_a_usage_error(self, watch: Any) -> None:
         seen = watch("--workdir", "nowhere", ready=False)
         seen.ends(2)

@@ -71,7 +71,7 @@ class Changes:
     def add_to(self, router: Router) -> None:
         """Add a source of changes to ``router``, and handlers for them."""
         router.also("file/*", self._begin_check, busy="drop")
-        handle_changes(router, self._files, self.paths, wait=WAIT, wanted=self._counts)
+        handle_changes(router, self._files, self.paths, wait=WAIT, wanted=lambda _, path: self._counts(path))
 
     def learn(self) -> AsyncGenerator[int]:
         """Read the watched files, to recognise files that are only touched. Yields after each batch."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lifecycle.cli.watch.settings import Settings
     from lifecycle.cli.watch.terminal import Foreground
     from lifecycle.control import Router
+    from lifecycle.events import Change
     from lifecycle.runtime.mains import AnyMain
 
 __all__ = ["watch"]
@@ -54,7 +55,7 @@ def watch(typed: Mapping[str, Any]) -> int:
     here = Path.cwd()
     with permissions_checked():
         settings = watch_settings(typed, find_table(here))
-        _require_paths(settings, typed=bool(typed.get("paths")))
+        _require_paths(settings, typed=bool(typed.get("paths") or typed.get("watch_non_recursive")))
     console = _console(settings)
     with handover(settings.socket) as socket, logging_to(console):
         with permissions_checked():
@@ -83,7 +84,7 @@ class _Program:
         foreground = _foreground() if mode == "foreground" else None
         self._launcher = Launcher(settings, mode, foreground, socket)
         python = interpreter(self._launcher.argv, os.environ)
-        rules = PathRules(settings, here, outputs=own_output())
+        self._rules = rules = PathRules(settings, here, outputs=own_output())
         live = self._live_reload()
         self._runner = Runner(
             self._launcher, settings, console, on_ready=live.notify if live is not None else lambda: None
@@ -95,7 +96,7 @@ class _Program:
         self._router.handle("command/status", self._show_status, lane="command", replace=True)
         # Sent by the command `reload`, and by SIGHUP without a terminal.
         self._router.handle("lifecycle/reload", session.reload)
-        self._add_files(rules)
+        self._add_files()
         self._add_webhook()
         self._add_signals()
         if live is not None:
@@ -121,12 +122,12 @@ class _Program:
     async def _main(self) -> None:
         """Run the command. It starts after the sources, so that no change is missed."""
         async with learning(self._session.learn()):
-            self._console.info(f"watching {', '.join(str(path) for path in self._settings.paths)}")
+            self._console.info(f"watching {self._watched}")
             if option := own_reload_option(self._settings.command):
                 self._console.warning(f"the command restarts itself too ({option}), even after a broken edit")
             await self._runner.run()
 
-    def _add_files(self, rules: PathRules) -> None:
+    def _add_files(self) -> None:
         settings = self._settings
         self._router.also("file/*", self._session.begin_check, busy="drop")
         handle_changes(
@@ -134,9 +135,19 @@ class _Program:
             self._session.files,
             settings.paths,
             wait=settings.wait,
+            flat=settings.watch_non_recursive,
             poll=settings.poll,
-            wanted=lambda path: rules.action(path) != "ignore",
+            wanted=self._wants,
         )
+
+    def _wants(self, change: Change, path: Path) -> bool:
+        """Return whether a change counts, and print it with ``--verbose``."""
+        settings = self._settings
+        counts = not settings.fs_events or change in settings.fs_events
+        action = self._rules.action(path) if counts else "ignore"
+        if settings.verbose:
+            self._console.info(f"{change} {self._rules.name(path)}: {action}")
+        return action != "ignore"
 
     def _add_webhook(self) -> None:
         if self._settings.webhook is None:
@@ -164,23 +175,29 @@ class _Program:
 
         return LiveReload(self._settings.live, self._console.info)
 
+    @property
+    def _watched(self) -> str:
+        return ", ".join(map(str, (*self._settings.paths, *self._settings.watch_non_recursive)))
+
     def _show_status(self, _: object) -> None:
-        watched = ", ".join(str(path) for path in self._settings.paths)
         then = "; changes are held until release" if self._session.held else ""
         console = replace(self._console, quiet=False)
-        reply(f"{self._launcher.name}: {self._runner.describe()}\nwatching {watched}{then}", console.info)
+        reply(f"{self._launcher.name}: {self._runner.describe()}\nwatching {self._watched}{then}", console.info)
 
 
 def _require_paths(settings: Settings, *, typed: bool) -> None:
     if settings.workdir is not None and not settings.workdir.is_dir():
         raise UsageError(f"--workdir {settings.workdir}: no such directory; create it, or give another")
-    for path in settings.paths:
+    for file in (*settings.filter_file, *settings.ignore_file):
+        if not file.is_file():
+            raise UsageError(f"{str(file)!r}: no such file with globs; correct --filter-file or --ignore-file")
+    for path in (*settings.paths, *settings.watch_non_recursive):
         if path.exists():
             continue
         missing = f"{str(path)!r}: no such file or directory to watch"
         if not typed:
             raise ConfigError(f"{missing}; correct paths in [tool.lifecycle.watch]")
-        raise UsageError(missing + ("; write the command after --" if settings.paths[0] == path else ""))
+        raise UsageError(missing + ("; write the command after --" if settings.paths[:1] == (path,) else ""))
 
 
 def _interactive_router(

@@ -59,19 +59,23 @@ def handle_changes(
     paths: Iterable[Path],
     *,
     wait: float,
+    flat: Iterable[Path] = (),
     poll: float | None = None,
-    wanted: Callable[[Path], bool] = lambda _: True,
+    wanted: Callable[[Change, Path], bool] = lambda _change, _path: True,
 ) -> None:
     """Call ``handler`` with the changes below ``paths`` when no file has changed for ``wait`` seconds.
 
-    While files keep changing, it is called every two seconds. Files that are not ``wanted`` are ignored. With ``poll``,
-    the files are scanned at this interval, in seconds.
+    While files keep changing, it is called every two seconds. Changes that are not ``wanted`` are ignored. The
+    directories ``flat`` are watched without those below them. With ``poll``, the files are scanned at this interval, in
+    seconds.
     """
     debounce = Debounce(wait, max_wait=max(_LONGEST_WAIT, wait), merge=merge_files)
     router.handle("file/*", handler, debounce=debounce)
     # A busy source reports every two steps, which must be less than `wait`.
     step = min(max(wait / 5, _SHORTEST_STEP), _LONGEST_STEP)
-    router.add_source(FileWatchSource(*paths, filter=lambda _, path: wanted(path), step=step, poll=poll))
+    for recursive, watched in ((True, tuple(paths)), (False, tuple(flat))):
+        if watched:
+            router.add_source(FileWatchSource(*watched, recursive=recursive, filter=wanted, step=step, poll=poll))
 
 
 @contextlib.asynccontextmanager
@@ -129,7 +133,7 @@ class Session:
 
     def learn(self) -> AsyncGenerator[int]:
         """Read the watched files, so that files that are only touched can be recognised. Yields after each batch."""
-        return self._contents.learn(self._rules.roots, lambda path: self._rules.action(path) != "ignore")
+        return self._contents.learn(self._rules.files, lambda path: self._rules.action(path) != "ignore")
 
     async def begin_check(self, event: FileEvent) -> None:
         """Compile a changed file while further changes are awaited."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from signal import Signals
 
     from lifecycle.cli.options import Action, Busy, Colour, LogFormat, Policy
+    from lifecycle.events import Change
 
 __all__ = ["OPTIONS", "WAIT", "Settings", "find_table", "read_table", "watch_settings"]
 
@@ -70,7 +71,39 @@ class Settings:
     ignore: tuple[Glob, ...] = option(
         "GLOB", "ignore changes to these paths", options.globs, many=True, group=_FILES, aliases=("-i",)
     )
-    gitignore: bool = option(None, "also watch files that git ignores", default=True, group=_FILES)
+    gitignore: bool = option(
+        None, "also watch files that .gitignore and .ignore files name", default=True, group=_FILES
+    )
+    filter_file: tuple[Path, ...] = option(
+        "FILE",
+        "read globs for --include from this file, one per line",
+        options.paths,
+        many=True,
+        group=_FILES,
+        aliases=("-F",),
+    )
+    ignore_file: tuple[Path, ...] = option(
+        "FILE",
+        "ignore changes to the paths in this file, in the format of .gitignore",
+        options.paths,
+        many=True,
+        group=_FILES,
+    )
+    watch_non_recursive: tuple[Path, ...] = option(
+        "PATH",
+        "watch this directory without the directories below it",
+        options.paths,
+        many=True,
+        group=_FILES,
+        aliases=("-W",),
+    )
+    fs_events: tuple[Change, ...] = option(
+        "KINDS",
+        "act only on these changes: added, modified or deleted, separated by commas",
+        options.changes,
+        many=True,
+        group=_FILES,
+    )
     on: tuple[Rule, ...] = option(
         "GLOB=ACTION",
         "set the action for changes to these paths: restart, reload or ignore; the first match wins",
@@ -220,6 +253,9 @@ class Settings:
     )
     clear: bool = option(None, "clear the screen before each start", default=False, group="output", aliases=("-c",))
     quiet: bool = option(None, "print only warnings and errors", default=False, group="output", aliases=("-q",))
+    verbose: bool = option(
+        None, "print each change of a file, and its action", default=False, group="output", aliases=("-v",)
+    )
     bell: bool = option(None, "ring the terminal's bell when a run fails", default=False, group="output")
     notify: bool = option(
         None,
@@ -242,6 +278,8 @@ class Settings:
             )
         if self.keep_old:
             self._check_keeping()
+        if self.quiet and self.verbose:
+            raise UsageError("--quiet hides what --verbose prints; remove one of them")
         if self.exit_on_error and self.restart != "never":
             raise UsageError("--exit-on-error ends at the failure that --restart would repeat; remove one of them")
         if self.secret_env and not self.webhook:
@@ -297,6 +335,8 @@ def watch_settings(typed: Mapping[str, Any], configured: Mapping[str, Any]) -> S
     }
     if not given.get("command"):
         raise UsageError("no command to run; end the line with one: lifecycle watch -- python app.py")
+    if given.get("watch_non_recursive"):
+        given.setdefault("paths", ())
     if isinstance(given["command"], str):
         given["command"] = (given["command"],) if given.get("shell") else tuple(shlex.split(given["command"]))
     return Settings(**given)
@@ -359,10 +399,12 @@ def _from(base: Path, read: Any) -> Any:
     match read:
         case Path():
             return base / read
-        case Address():
+        case Glob() | Rule():
+            return read.at(base)
+        case Address() | SignalMap():
             return read
         case tuple():
-            return tuple(each.at(base) if isinstance(each, Glob | Rule) else each for each in cast("Any", read))
+            return tuple(_from(base, each) for each in cast("Any", read))
         case _:
             return read
 
