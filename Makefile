@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml
 # The installation of a user; the tools for developers take minutes to install.
 $(DEMO): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	test -e $(STAMP) || $(BIN)/python -m pip install --quiet --editable ".[cli,watch]"
+	test -e $(STAMP) || $(BIN)/python -m pip install --quiet --editable ".[cli]"
 	touch $@
 
 demo: $(DEMO)  ## run the hot reloader on examples/site, with a prompt and a webhook
