@@ -242,10 +242,12 @@ class ProcessWorker(BaseWorker):
             self._containment.remember_descendants(self._group)
         if force:
             self._containment.kill()
-        # A suspended group does not react to the stop signal.
-        self._signal(signal.SIGKILL if force else signal.SIGCONT)
-        if not force and self._group is not None and self._stop_signal is not None:
+            self._signal(signal.SIGKILL)
+            return
+        if self._group is not None and self._stop_signal is not None:
             self._mains = self._signal_mains(self._group, self._stop_signal)
+        # A suspended group reacts to the stop signal only once it continues, and then before it does anything else.
+        self._signal(signal.SIGCONT)
 
     def _signal_mains(self, group: int, signum: int) -> list[int]:
         """Send the stop signal to the processes that are expected to end the others, and return their pids."""

@@ -495,6 +495,17 @@ async def test_a_suspended_process_is_continued_before_a_stop() -> None:
     assert (exit_.status, exit_.exit_code) == ("stopped", 0)
 
 
+async def test_a_suspended_process_does_nothing_more_when_it_is_stopped() -> None:
+    output = Output()
+    async with python("import time\nwhile True: print('working'); time.sleep(0.001)", output=output) as worker:
+        await output.line("working")
+        await worker.suspend()
+        seen = -1
+        while seen != (seen := len(output.stdout)):
+            await asyncio.sleep(0.2)  # until the lines in the pipe have been read
+    assert len(output.stdout) == seen
+
+
 async def test_a_process_that_sent_itself_sigstop_can_be_stopped() -> None:
     worker = python("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", stop_timeout=LIMIT)
     await worker.start()
