@@ -5,6 +5,7 @@ The program's routers include them. A command that the program registers under t
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 from contextlib import suppress
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
 from lifecycle._steering.answers import reply
+from lifecycle._steering.tasks import find_task, where
 from lifecycle._text import plural
 from lifecycle.control import Command, Router
 from lifecycle.control.commands import Commands, lifecycle_commands
@@ -21,7 +23,6 @@ from lifecycle.errors import Dropped, NotHandled, RouteConflict, RouteNotFound
 from lifecycle.events import CommandEvent, Event, ShutdownEvent, SuspendEvent, TerminateEvent, Topical
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from lifecycle.runtime import Lifetime
@@ -37,6 +38,9 @@ __all__ = [
 
 #: The maximum number of restarts at the same time.
 _RESTARTS = 20
+
+#: Seconds to wait for the end of a cancelled task.
+_CANCEL_TIMEOUT = 1.0
 
 #: The maximum number of worker names in an error message.
 _SHOWN = 20
@@ -143,6 +147,7 @@ class BuiltInCommands(Commands):
         self._add("stop", "End the program.", self._stop, alone=True)
         self._add("terminate", "Suspend, so that state is saved, then end the program.", self._terminate, alone=True)
         self._add("restart", "Restart a worker: NAME, or its path.", self._restart, complete=self._restartable_names)
+        self._add("cancel", "Cancel an asyncio task: TASK, or its id.", _cancel, complete=_task_names)
         self._add("emit", "Send an event: TOPIC, and its data as JSON.", _refuse_emit, event=_event_of)
         self._add("hold", "Hold the events of a source: SOURCE.", self._hold, complete=self._source_names)
         self._add("release", "Release the events of a held source: SOURCE.", self._release, complete=self._source_names)
@@ -154,7 +159,7 @@ class BuiltInCommands(Commands):
         self.add(Command(name, text, event, complete, takes_arguments=not alone))
         pattern = f"command/[{name[0]}]{name[1:]}"
         with suppress(RouteConflict):
-            self._router.handle(pattern, handler, concurrency=_RESTARTS if name == "restart" else 1)
+            self._router.handle(pattern, handler, concurrency=_RESTARTS if name in ("restart", "cancel") else 1)
             self.patterns.append(pattern)
 
     # -- handlers --------------------------------------------------------------------------------------------------
@@ -239,6 +244,23 @@ def _lifetime_text(lifetime: Lifetime | None) -> str:
     state = lifetime.state()
     status = f"stopping ({state.reason})" if state.stopping else "running"
     return f"{status}, {plural(len(state.tasks), 'task')}, {plural(len(state.workers), 'worker')}"
+
+
+async def _cancel(event: CommandEvent) -> None:
+    try:
+        task = find_task(_argument(event, "cancel TASK"))
+    except LookupError as error:
+        raise _refused(str(error)) from None
+    if task is asyncio.current_task():
+        raise _refused("this task carries out the command")
+    named = f"the task {task.get_name()!r}, which waited at {where(task)}"
+    task.cancel("lifecycle ctl cancel")
+    await asyncio.wait({task}, timeout=_CANCEL_TIMEOUT)
+    reply(f"cancelled {named}" if task.done() else f"cancelled {named}; it has not ended yet")
+
+
+def _task_names(_: str) -> set[str]:
+    return {task.get_name() for task in asyncio.all_tasks()}
 
 
 def _event_of(args: tuple[str, ...]) -> Topical:

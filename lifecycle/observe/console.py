@@ -21,6 +21,7 @@ from lifecycle._steering.commands import (
     has_route_for,
     routers_of,
 )
+from lifecycle._steering.tasks import find_task, task_infos
 from lifecycle._util import reason_of
 from lifecycle.control import Router
 from lifecycle.control.commands import completions, split
@@ -31,7 +32,7 @@ from lifecycle.flows.records import FlowsState
 from lifecycle.observe.eventlog.log import EventLog
 from lifecycle.observe.output import Output
 from lifecycle.runtime import current
-from lifecycle.runtime.force import stacks
+from lifecycle.runtime.force import stacks, task_stack
 from lifecycle.workers.model import WorkerState
 
 if TYPE_CHECKING:
@@ -219,9 +220,23 @@ class Console:
         """
         return _diagram(self.lifetime, of)
 
-    def dump(self) -> str:
-        """Return the stacks of all threads and tasks. Secrets in lines of code are masked."""
-        return masked(stacks(asyncio.get_running_loop()))
+    def tasks(self) -> list[dict[str, Any]]:
+        """Return the running asyncio tasks, sorted by name, with ``id``, ``age`` and where each waits.
+
+        ``age`` is in seconds; only tasks of `go` and of task workers have one. Only asyncio's debug mode records
+        ``created_at``.
+        """
+        return [each.to_dict() for each in task_infos(self.lifetime)]
+
+    def stacks(self, task: str | None = None) -> str:
+        """Return the stacks of all threads and tasks, or of the task with this name or id.
+
+        Secrets in lines of code are masked.
+
+        Raises:
+            LookupError: if no task has this name, or several have it.
+        """
+        return masked(stacks(asyncio.get_running_loop()) if task is None else task_stack(find_task(task)))
 
     def listening(self) -> AbstractContextManager[Listener]:
         """Return a context manager for the output and log messages that the program writes from now on.

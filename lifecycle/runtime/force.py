@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lifecycle import hooks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
+    from types import FrameType
 
 if sys.platform != "win32":
     import termios
 
-__all__ = ["Alarm", "Terminal", "dump_stacks", "force_exit", "stacks", "tell_terminal"]
+__all__ = ["Alarm", "Terminal", "dump_stacks", "force_exit", "frames_of", "stacks", "task_stack", "tell_terminal"]
 
 #: The maximum seconds for the receivers of `hooks.forced_exit`, which may have to wait for a lock that is never
 #: released.
@@ -123,7 +124,25 @@ def dump_stacks(loop: asyncio.AbstractEventLoop, headline: str) -> None:
 
 def stacks(loop: asyncio.AbstractEventLoop) -> str:
     """Return the stacks of all threads and of the tasks of ``loop``. You can call this in any thread."""
-    return f"{_threads()}\n{_tasks(loop)}"
+    tasks = sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name())
+    return "\n".join([_threads(), *map(task_stack, tasks)])
+
+
+def task_stack(task: asyncio.Task[Any]) -> str:
+    """Return the stack of ``task`` down to the innermost await, under its name. asyncio shows only the outermost."""
+    lines = [line for frame in frames_of(task) for line in traceback.format_stack(frame, limit=1)]
+    return f"Task {task.get_name()}:\n{''.join(lines)}"
+
+
+def frames_of(task: asyncio.Task[Any]) -> Iterator[FrameType]:
+    """Yield the frames of ``task``, from the outermost await to the innermost."""
+    waiting: Any = task.get_coro()
+    while waiting is not None:
+        frame = getattr(waiting, "cr_frame", None) or getattr(waiting, "gi_frame", None)
+        if frame is None:
+            break
+        yield frame
+        waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "gi_yieldfrom", None)
 
 
 def _write_stderr(text: str) -> None:
@@ -150,24 +169,6 @@ def _threads() -> str:
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)
         return file.read().decode("utf-8", "replace")
-
-
-def _tasks(loop: asyncio.AbstractEventLoop) -> str:
-    tasks = sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name())
-    return "\n".join(f"Task {task.get_name()}:\n{_stack(task)}" for task in tasks)
-
-
-def _stack(task: asyncio.Task[Any]) -> str:
-    """Return where ``task`` waits, down to the innermost await. asyncio itself shows only the outermost."""
-    lines: list[str] = []
-    waiting: Any = task.get_coro()
-    while waiting is not None:
-        frame = getattr(waiting, "cr_frame", None) or getattr(waiting, "gi_frame", None)
-        if frame is None:
-            break
-        lines += traceback.format_stack(frame, limit=1)
-        waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "gi_yieldfrom", None)
-    return "".join(lines)
 
 
 # -- the terminal -----------------------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ __all__ = [
     "current_life",
     "on_shutdown",
     "shutdown",
+    "task_starts",
 ]
 
 _H = TypeVar("_H", bound="Hook")
@@ -309,6 +310,16 @@ def current() -> Lifetime:
     """
     life = current_life.get(None)
     return _only_life().lifetime if life is None else life.lifetime
+
+
+def task_starts(lifetime: Lifetime) -> dict[asyncio.Task[Any], float]:
+    """Return the tasks of `Lifetime.go`, here and in lifetimes inside, with their starts on the loop's clock."""
+    lives, starts = [lifetime._life], dict[asyncio.Task[Any], float]()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of the same module
+    while lives:
+        life = lives.pop()
+        starts |= life.background.running
+        lives += life.inner
+    return starts
 
 
 #: The running lifetimes that are not inside another one.
@@ -659,14 +670,15 @@ class _BackgroundTasks:
 
     def __init__(self, life: Life) -> None:
         self._life = life
-        self._running: set[asyncio.Task[Any]] = set()
+        #: The running tasks, with their starts on the loop's clock.
+        self.running: dict[asyncio.Task[Any], float] = {}
         self.started: int = 0
         self.crashed: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the running tasks."""
-        return tuple(sorted(task.get_name() for task in self._running))
+        return tuple(sorted(task.get_name() for task in self.running))
 
     def start(
         self,
@@ -685,8 +697,8 @@ class _BackgroundTasks:
         work = self._watch(label, fn, args, on_error)
         task = life.loop.create_task(work, name=label, context=life.context_below())
         self.started += 1
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self.running[task] = life.loop.time()
+        task.add_done_callback(self.running.pop)
         task.add_done_callback(_retrieve)
         return task
 
@@ -695,12 +707,12 @@ class _BackgroundTasks:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         asked: set[asyncio.Task[Any]] = set()
-        while self._running:
-            for task in self._running - asked:
+        while self.running:
+            for task in self.running.keys() - asked:
                 task.cancel()
-            asked |= self._running
+            asked |= self.running.keys()
             left = None if deadline is None else max(0.0, deadline - loop.time())
-            done, _ = await asyncio.wait(self._running, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(self.running, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 _log.warning("these background tasks do not end when cancelled: %s", ", ".join(self.names))
                 return

@@ -21,7 +21,7 @@ from lifecycle.observe.output import Output
 from lifecycle.runtime import lifetime
 from lifecycle.testing import Recorder, running
 from lifecycle.workers import Spec, Supervisor, TaskWorker
-from tests.observe.test_steering import steered
+from tests.observe.test_steering import forever, steered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -348,9 +348,51 @@ async def test_diagrams_are_of_the_system_the_lifetime_a_worker_or_nothing() -> 
 
 async def test_a_dump_has_the_stacks_of_tasks_and_threads() -> None:
     async with steered(Router()) as (_, console):
-        text = console.dump()
+        text = console.stacks()
     assert "Current thread" in text
     assert "test_a_dump_has_the_stacks" in text
+
+
+async def test_stacks_of_one_task_are_found_by_its_name() -> None:
+    async with steered(Router()) as (life, console):
+        life.go(forever, name="poll")
+        await asyncio.sleep(0)
+        assert console.stacks("poll").startswith("Task poll:\n")
+        assert "Thread" not in console.stacks("poll")
+        with pytest.raises(LookupError, match="no task is called 'pol'"):
+            console.stacks("pol")
+
+
+async def test_tasks_have_ages_and_the_places_where_they_wait(clock: Any) -> None:
+    async def wait_in_a_library() -> None:
+        await asyncio.gather(asyncio.sleep(0), forever())
+
+    async with steered(Router()) as (life, console), Supervisor("root", Spec("one", forever)):
+        started = [life.go(wait_in_a_library, name="poll"), asyncio.create_task(forever(), name="other")]
+        await asyncio.sleep(3)
+        tasks = {each["name"]: each for each in console.tasks()}
+        for task in started:
+            task.cancel()
+        await asyncio.wait(started)
+    line = wait_in_a_library.__code__.co_firstlineno + 1
+    assert tasks["poll"]["waits_at"] == f"{__file__}:{line} wait_in_a_library"
+    assert tasks["poll"]["age"] == pytest.approx(3)
+    assert tasks["one"]["waits_at"].endswith(" forever")
+    assert tasks["one"]["age"] is not None
+    assert tasks["other"]["age"] is None
+    assert tasks["other"]["created_at"] is None
+    assert len({each["id"] for each in tasks.values()}) == len(tasks)
+
+
+async def test_tasks_have_the_place_that_created_them_in_debug_mode() -> None:
+    loop = asyncio.get_running_loop()
+    async with steered(Router()) as (life, console):
+        loop.set_debug(True)
+        life.go(forever, name="poll")
+        loop.set_debug(False)
+        await asyncio.sleep(0)
+        [task] = [each for each in console.tasks() if each["name"] == "poll"]
+    assert str(task["created_at"]).startswith(f"{__file__}:")
 
 
 async def test_a_dump_masks_secrets_in_lines_of_code() -> None:
@@ -363,7 +405,7 @@ async def test_a_dump_masks_secrets_in_lines_of_code() -> None:
     async with steered(Router()) as (_, console), asyncio.TaskGroup() as group:
         task = group.create_task(connect())
         await asyncio.sleep(0)
-        text = console.dump()
+        text = console.stacks()
         task.cancel()
     assert "await wait_with(password=***" in text
     assert "hunter2" not in text

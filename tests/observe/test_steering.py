@@ -23,7 +23,7 @@ from lifecycle.workers.pool import Pool
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-WORDS = {"emit", "hold", "release", "reload", "restart", "resume", "status", "stop", "suspend", "terminate"}
+WORDS = {"cancel", "emit", "hold", "release", "reload", "restart", "resume", "status", "stop", "suspend", "terminate"}
 HANDLED = Verdict.HANDLED
 
 
@@ -333,6 +333,47 @@ async def test_a_running_restart_does_not_delay_other_commands() -> None:
         go_on.set()
         assert (await restart).outcome is HANDLED
         hooks.component_closed.announce(slow, component=slow)
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_task_is_cancelled_by_its_name_or_its_id() -> None:
+    async with steered(Router()) as (life, console):
+        first, *twins = (life.go(forever, name=name) for name in ("poll", "twin", "twin"))
+        await asyncio.sleep(0)
+        assert "poll" in console.complete("cancel po")
+        outcome = await console.command("cancel poll")
+        assert first.cancelled()
+        assert outcome.answer is not None
+        assert outcome.answer.startswith("cancelled the task 'poll', which waited at ")
+        assert outcome.answer.endswith(" forever")
+
+        text = await refusal(console, "cancel twin")
+        assert text.startswith("2 tasks are called 'twin'; give one of the ids ")
+        id_ = text.partition("ids ")[2].split()[0]
+        assert (await console.command(f"cancel {id_}")).outcome is HANDLED
+        assert sorted(each.cancelled() for each in twins) == [False, True]
+        assert (await refusal(console, "cancel nobody")).startswith("no task is called 'nobody'; there is ")
+        assert await refusal(console, "cancel") == "usage: cancel TASK"
+
+
+async def test_a_task_that_ignores_its_cancellation_is_not_waited_for(clock: Any) -> None:
+    released = asyncio.Event()
+
+    async def stubborn() -> None:
+        try:
+            await released.wait()
+        finally:
+            await released.wait()
+
+    async with steered(Router()) as (life, console):
+        life.go(stubborn, name="stubborn")
+        await asyncio.sleep(0)
+        outcome = await console.command("cancel stubborn")
+        released.set()
+        assert outcome.answer is not None
+        assert outcome.answer.endswith("; it has not ended yet")
 
 
 # -- sources and events ------------------------------------------------------------------------------------------------

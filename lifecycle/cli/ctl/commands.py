@@ -150,7 +150,13 @@ COMMANDS: Final = {
         ),
         "root/web",
     ),
-    "dump": _Command("show the stacks of all threads and tasks", "queries.dump"),
+    "tasks": _Command("list the asyncio tasks, with their ages and where they wait", "queries.tasks", (_JSON,)),
+    "stacks": _Command(
+        "show the stacks of all threads and tasks",
+        "queries.stacks",
+        (_argument("task", "show only the task with this name or ID", nargs="?"),),
+        "poll",
+    ),
     "commands": _Command("list the commands of the program", "queries.commands", (_JSON,)),
     "emit": _Command(
         "send an event to the program, and wait for the result",
@@ -180,13 +186,16 @@ COMMANDS: Final = {
     ),
     "stop": _Command("stop the program, and wait until its process has ended", "actions.stop", (_TIMEOUT, _JSON)),
     "terminate": _Command("suspend the program to save its state, then stop it", "actions.stop", (_TIMEOUT, _JSON)),
+    "cancel": _built_in(
+        "cancel an asyncio task", _argument("name", "cancel the task with this name or ID", nargs="?"), example="poll"
+    ),
     "attach": _Command("open the prompt of the program; Ctrl+D leaves it", "attach.attach"),
 }
 
 #: The commands in the order of the help.
 _GROUPS: Final = {
-    "look": ("ps", "status", "routes", "explain", "diagram", "dump", "commands"),
-    "control": ("suspend", "resume", "reload", "restart", "stop", "terminate", "attach"),
+    "look": ("ps", "status", "routes", "explain", "diagram", "tasks", "stacks", "commands"),
+    "control": ("suspend", "resume", "reload", "restart", "stop", "terminate", "cancel", "attach"),
     "events": ("tail", "trace", "emit", "hold", "release"),
 }
 

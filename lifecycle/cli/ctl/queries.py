@@ -1,4 +1,4 @@
-"""The queries of `lifecycle ctl`: ps, routes, commands, explain, diagram, dump, tail and trace."""
+"""The queries of `lifecycle ctl`: ps, routes, commands, explain, diagram, tasks, stacks, tail and trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,19 @@ if TYPE_CHECKING:
     from lifecycle.cli.ctl.commands import Request
     from lifecycle.observe.sockets import Program
 
-__all__ = ["EntryBuffer", "commands", "diagram", "dump", "explain", "ps", "routes", "show_commands", "tail", "trace"]
+__all__ = [
+    "EntryBuffer",
+    "commands",
+    "diagram",
+    "explain",
+    "ps",
+    "routes",
+    "show_commands",
+    "stacks",
+    "tail",
+    "tasks",
+    "trace",
+]
 
 _COUNTS: Final = ("handled", "failed", "dropped", "held")
 #: The maximum number of seconds to wait for the responses of all programs.
@@ -147,10 +159,29 @@ def diagram(request: Request) -> int:
     return DONE
 
 
-def dump(request: Request) -> int:
-    """Show the stacks of all threads and tasks."""
-    show_text(choose(request.program).text("/api/dump"))
+def stacks(request: Request) -> int:
+    """Show the stacks of all threads and tasks, or of one task."""
+    task = request.arguments["task"]
+    show_text(choose(request.program).text("/api/stacks", **({} if task is None else {"task": task})))
     return DONE
+
+
+def tasks(request: Request) -> int:
+    """List the asyncio tasks."""
+    return _show(request, {"tasks": choose(request.program).get("/api/tasks")}, _show_tasks)
+
+
+def _show_tasks(answer: Any) -> None:
+    rows = [
+        (task["name"], task["id"], "" if task["age"] is None else duration(task["age"]), _place(task))
+        for task in answer["tasks"]
+    ]
+    show(Table(("name", "id", "age", "waits at"), rows))
+
+
+def _place(task: dict[str, Any]) -> str:
+    created = f"; created at {task['created_at']}" if task["created_at"] else ""
+    return f"{task['waits_at'] or 'not started'}{created}"
 
 
 def _show(request: Request, answer: Any, show_answer: Callable[[Any], None]) -> int:

@@ -61,7 +61,8 @@ def api_routes(console: Console) -> list[web.RouteDef]:
         web.get("/api/commands", api.commands),
         web.get("/api/complete", api.complete),
         web.get("/api/diagram", api.diagram),
-        web.get("/api/dump", api.dump),
+        web.get("/api/tasks", api.tasks),
+        web.get("/api/stacks", api.stacks),
         web.get("/api/attach", api.attach, allow_head=False),
         web.post("/api/command", api.command),
         web.post("/api/emit", api.emit),
@@ -127,6 +128,9 @@ class _Api:
             raise Refused(400, "give the topic: /api/explain?topic=file/modified")
         return json_response(self._console.events.explain(topic).to_dict())
 
+    async def tasks(self, _: web.Request) -> web.Response:
+        return json_response(self._console.tasks())
+
     async def routes(self, _: web.Request) -> web.Response:
         return json_response(self._console.routes())
 
@@ -170,8 +174,11 @@ class _Api:
         except LookupError as error:
             raise Refused(404, str(error)) from None
 
-    async def dump(self, _: web.Request) -> web.Response:
-        return text_response(self._console.dump())
+    async def stacks(self, request: web.Request) -> web.Response:
+        try:
+            return text_response(self._console.stacks(request.query.get("task")))
+        except LookupError as error:
+            raise Refused(404, str(error)) from None
 
 
 class SharedMessages:

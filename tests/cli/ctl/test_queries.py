@@ -315,9 +315,9 @@ def test_query_is_quoted(sockets: Path, capsys: pytest.CaptureFixture[str]) -> N
     lines = answer('{"lines": ["a", "b\\u001b[2J"]}')
     with speaker(sockets / "app.sock", lines) as asked:
         assert said(capsys, "explain", "a b&c=#/ü\n") == (0, "a\nb\\x1b[2J\n", "")
-        said(capsys, "trace", "../../api/dump", "--json")
+        said(capsys, "trace", "../../api/stacks", "--json")
     assert asked[0].startswith(b"GET /api/explain?topic=a+b%26c%3D%23%2F%C3%BC%0A HTTP/1.0\r\n")
-    assert asked[1].startswith(b"GET /api/trace/..%2F..%2Fapi%2Fdump HTTP/1.0\r\n")
+    assert asked[1].startswith(b"GET /api/trace/..%2F..%2Fapi%2Fstacks HTTP/1.0\r\n")
 
 
 # -- what it is told -----------------------------------------------------------------------------------------------

@@ -371,7 +371,7 @@ async def test_every_question_has_an_answer(runtime: Path) -> None:
         for target, begins in (
             ("diagram", b"graph TD"),
             ("diagram?of=w", b"stateDiagram"),
-            ("dump", b"Current thread"),
+            ("stacks", b"Current thread"),
         ):
             received = await sent(path, f"GET /api/{target} HTTP/1.0\r\n\r\n".encode())
             assert begins in received

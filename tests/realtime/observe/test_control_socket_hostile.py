@@ -236,7 +236,7 @@ async def test_a_message_for_all_is_encoded_once() -> None:
 
 async def _is_cut(path: Path) -> bool:
     """Return whether all streams are closed, judged by the program's tasks."""
-    received = await sent(path, b"GET /api/dump HTTP/1.0\r\n\r\n")
+    received = await sent(path, b"GET /api/stacks HTTP/1.0\r\n\r\n")
     return b"signs of life" not in received
 
 

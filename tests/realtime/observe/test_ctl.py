@@ -100,7 +100,9 @@ def test_status_as_json_is_the_snapshot(ask: Ask, shop: Running) -> None:
         (["diagram"], r"graph TD"),
         (["diagram", "lifetime"], r"lifetime"),
         (["diagram", "web/one"], r"one"),
-        (["dump"], r"forever"),
+        (["stacks"], r"forever"),
+        (["stacks", "one"], r"Task one:\n(.*\n)*.*forever"),
+        (["tasks"], r"one +[0-9a-f]+ +[0-9.]+ m?s +.*:\d+ forever"),
     ],
     ids=" ".join,
 )
@@ -111,7 +113,7 @@ def test_queries_are_answered(ask: Ask, argv: list[str], expected: str) -> None:
     assert "\x1b" not in out
 
 
-@pytest.mark.parametrize("argv", [["routes"], ["commands"], ["explain", "a/b"]], ids=" ".join)
+@pytest.mark.parametrize("argv", [["routes"], ["commands"], ["tasks"], ["explain", "a/b"]], ids=" ".join)
 def test_queries_have_json(ask: Ask, argv: list[str]) -> None:
     status, out, err = ask(*argv, "--json")
     assert (status, err) == (0, "")
@@ -126,6 +128,8 @@ def test_queries_have_json(ask: Ask, argv: list[str]) -> None:
         (["diagram", "nobody\x1b"], r"'nobody\x1b'"),
         (["tail", "a/[b"], "a/[b"),
         (["restart", "nobody"], "no worker is called 'nobody'"),
+        (["cancel", "nobody"], "no task is called 'nobody'"),
+        (["stacks", "nobody"], "no task is called 'nobody'"),
         (["hold", "nothing"], "no source is called 'nothing'"),
         (["emit", "nobody/takes"], "no route matches 'nobody/takes'"),
         (["shipp", "alpha"], "shipp"),

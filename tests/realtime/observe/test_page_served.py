@@ -62,7 +62,7 @@ async def test_every_answer_has_the_security_headers() -> None:
             ("GET", "/api/live", 200),
             ("POST", "/api/command", 401),
             ("DELETE", "/api/state", 401),
-            ("GET", "/api/dump", 401),
+            ("GET", "/api/stacks", 401),
             ("GET", "/api/attach", 401),
         ):
             async with client.request(method, path) as answer:
