@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import io
 import os
+import re
 import tomllib
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from lifecycle.cli.output import ConfigError, UsageError
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "check_file",
     "did_you_mean",
+    "interpolated",
     "load_table",
     "parse_env",
     "permissions_checked",
@@ -106,6 +108,41 @@ def shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+#: A reference to a variable, or, after another dollar sign, its text.
+_REFERENCE: Final = re.compile(r"\$(?P<literal>\$)?\{(?P<name>[^}:]*)(?::-(?P<default>[^}]*))?\}")
+
+
+def interpolated(value: Any, variables: Mapping[str, str]) -> Any:
+    """Replace ``${NAME}`` and ``${NAME:-default}`` in the strings of a TOML value. ``$${NAME}`` becomes ``${NAME}``.
+
+    Raises:
+        ValueError: if a variable without a default is not set.
+    """
+    match value:
+        case str():
+            return _REFERENCE.sub(lambda found: _replacement(found, variables), value)
+        case list():
+            items: list[Any] = value  # pyright: ignore[reportUnknownVariableType]  # TOML
+            return [interpolated(each, variables) for each in items]
+        case dict():
+            return {key: interpolated(each, variables) for key, each in cast("dict[str, Any]", value).items()}
+        case _:
+            return value
+
+
+def _replacement(found: re.Match[str], variables: Mapping[str, str]) -> str:
+    name, default = found["name"], found["default"]
+    if found["literal"]:
+        return found[0][1:]
+    if default is not None:
+        return variables.get(name) or default
+    if name not in variables:
+        raise ValueError(
+            f"${{{name}}} is not set; set {name}, or write ${{{name}:-DEFAULT}}, or $${{{name}}} for the text"
+        )
+    return variables[name]
 
 
 def read_env(file: Path) -> dict[str, str]:

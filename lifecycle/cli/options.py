@@ -171,6 +171,7 @@ class SignalMap(NamedTuple):
     sent: Signals | None
 
 
+_HIGHEST_EXIT_CODE = 255
 _HIGHEST_PORT = 65535
 #: Signals that cannot be mapped: they cannot be caught, or the command's terminal needs them.
 _UNMAPPABLE = {"SIGKILL", "SIGSTOP", "SIGCHLD", "SIGCONT", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGWINCH"}
@@ -206,6 +207,13 @@ def count(text: str) -> int:
     if not text.isdecimal():
         raise ValueError("give a whole number, 0 for no limit")
     return int(text)
+
+
+def exit_codes(text: str) -> tuple[int, ...]:
+    """Read one exit code, as a shell reports it."""
+    if not text.isdecimal() or int(text) > _HIGHEST_EXIT_CODE:
+        raise ValueError(f"give an exit code from 0 to {_HIGHEST_EXIT_CODE}, such as 143 for SIGTERM")
+    return (int(text),)
 
 
 def signal(text: str) -> Signals:
@@ -485,7 +493,8 @@ def read_value(option: Option, value: Any) -> Any:
         ValueError: with the option, the given value and the accepted values.
     """
     if option.many:
-        return tuple(part for text in texts(option.name, value) for part in _parse(option, text))
+        given = _numbers(option.name, value) if option.number else texts(option.name, value)
+        return tuple(part for text in given for part in _parse(option, text))
     if option.number:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{option.name} = {shown(value)} is not a number; give one without quotes, such as 5")
@@ -493,6 +502,14 @@ def read_value(option: Option, value: Any) -> Any:
     if not isinstance(value, str):
         raise ValueError(f"{option.name} = {shown(value)} is not a string; write it in quotes")  # noqa: TRY004  # readers raise ValueError
     return _parse(option, value)
+
+
+def _numbers(key: str, value: Any) -> list[str]:
+    """Return a number or a list of numbers as texts."""
+    found: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]  # TOML
+    if any(isinstance(each, bool) or not isinstance(each, int | float) for each in found):
+        raise ValueError(f"{key} = {shown(value)} is not a list of numbers; give one such as [0, 1]")
+    return [str(each) for each in found]
 
 
 def read_flag(key: str, value: Any) -> bool:

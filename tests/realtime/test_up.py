@@ -350,6 +350,14 @@ class TestPolicies:
         assert "b finished after" in text
         assert "stopping" not in text
 
+    def test_exit_codes_that_count_as_success_are_no_failure(self, tables: Callable[..., Running]) -> None:
+        text = tables("""
+            [up]
+            a = { command = "exit 3", restart = "on-failure", success-exit-codes = [3, 143] }
+            b = { command = "kill $$; sleep 9", after = ["a"], restart = "on-failure", success-exit-codes = [3, 143] }
+        """).rest(0)
+        assert re.search(r"a  finished, status 0 .*\n.*b  finished, status 0", text)
+
     def test_words_run_without_a_shell_and_missing_program_is_named(self, tables: Callable[..., Running]) -> None:
         text = tables("""
             [up]

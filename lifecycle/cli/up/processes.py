@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 from lifecycle.cli import options
-from lifecycle.cli.files import did_you_mean, load_table, read_env, read_text, shown, texts
+from lifecycle.cli.files import did_you_mean, interpolated, load_table, read_env, read_text, shown, texts
 from lifecycle.cli.options import Option, find_option, option, options_of, read_flag, read_value
 from lifecycle.cli.output import ConfigError
 
@@ -134,6 +134,13 @@ class Process:
         lambda text: (options.path(text),),
         many=True,
     )
+    success_exit_codes: tuple[int, ...] = option(
+        "N",
+        "count these exit codes as success, in addition to 0; 128 + N is the end by signal N",
+        options.exit_codes,
+        many=True,
+        number=True,
+    )
     stop_signal: Signals = option(
         "SIG", "stop the process and its children with this signal", options.signal, default=signals.SIGTERM
     )
@@ -244,8 +251,12 @@ def _parse_line(line: str, where: str) -> tuple[str, str]:
     return read["name"], read["command"]
 
 
-def read_processes(table: Mapping[str, Any], file: Path, title: str) -> tuple[Process, ...]:
-    """Return the processes of ``table``. Errors contain its ``title``, such as ``up``, and the file.
+def read_processes(
+    table: Mapping[str, Any], file: Path, title: str, variables: Mapping[str, str]
+) -> tuple[Process, ...]:
+    """Return the processes of ``table``, with ``variables`` in its values.
+
+    Errors contain the ``title`` of the table, such as ``up``, and the file.
 
     Raises:
         ConfigError: for a wrong table or key. The message contains the given and the accepted values.
@@ -253,22 +264,32 @@ def read_processes(table: Mapping[str, Any], file: Path, title: str) -> tuple[Pr
     found: list[Process] = []
     for name, value in table.items():
         try:
-            found.append(_process(name, value, file.parent))
+            found.append(_process(name, value, file.parent, variables))
         except ValueError as error:
             raise ConfigError(f"{file}: [{title}.{name}] {error}") from None
     return tuple(found)
 
 
-def _process(name: str, value: Any, base: Path) -> Process:
+def _process(name: str, value: Any, base: Path, variables: Mapping[str, str]) -> Process:
     if not NAME.fullmatch(name):
         raise ValueError("is not a valid process name; use letters, digits, - and _")
     keys = cast("Mapping[str, Any]", value) if isinstance(value, dict) else {"command": value}
     if "command" not in keys:
         raise ValueError('has no command; give one, such as command = "python app.py"')
-    process = Process(name, **_fields(keys, base))
+    process = Process(name, **_fields({key: _resolved(key, each, variables) for key, each in keys.items()}, base))
     if process.restart_unhealthy and (process.probe is None or process.restart in (None, "never")):
         raise ValueError('restart-unhealthy needs a probe, and restart = "on-failure" or "always"; add what is missing')
     return process
+
+
+def _resolved(key: str, value: Any, variables: Mapping[str, str]) -> Any:
+    """Replace references to ``variables``, except in a line for the shell, which replaces them itself."""
+    if key == "command" and isinstance(value, str):
+        return value
+    try:
+        return interpolated(value, variables)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
 
 
 def _fields(keys: Mapping[str, Any], base: Path) -> dict[str, Any]:
@@ -360,8 +381,10 @@ def find_file(here: Path) -> Path:
     )
 
 
-def read_file(file: Path) -> tuple[Process, ...]:
+def read_file(file: Path, *shared: Path) -> tuple[Process, ...]:
     """Return the processes of a Procfile or a ``.toml`` file, sorted by their dependencies.
+
+    References to variables in a ``.toml`` file use our environment, and then the files ``shared`` by all processes.
 
     Raises:
         ConfigError: if the file does not exist, is wrong, or defines no processes.
@@ -373,7 +396,9 @@ def read_file(file: Path) -> tuple[Process, ...]:
         found, example = parse_procfile(read_text(file), file), f"lines {_EXAMPLE}"
     else:
         title = ".".join(names)
-        found, example = read_processes(load_table(file, *names) or {}, file, title), f"tables [{title}.NAME]"
+        variables = _variables_of(*filter(Path.is_file, shared))
+        found = read_processes(load_table(file, *names) or {}, file, title, variables)
+        example = f"tables [{title}.NAME]"
     if not found:
         raise ConfigError(f"{file} defines no processes; write {example}")
     return in_order(found, file)
@@ -389,13 +414,18 @@ def environment(process: Process, *shared: Path) -> dict[str, str]:
         ConfigError: if a file cannot be read, or PORT is not a number.
     """
     # Without PYTHONUNBUFFERED, Python buffers output to a pipe.
-    found = {"PYTHONUNBUFFERED": "1"}
-    for file in (*filter(Path.is_file, shared), *([process.env_file] if process.env_file else [])):
-        found |= read_env(file)
-    found |= os.environ
+    found = {"PYTHONUNBUFFERED": "1", **_variables_of(*filter(Path.is_file, shared), *filter(None, [process.env_file]))}
     if process.port is not None:
         found["PORT"] = port_of(found.get("PORT") or _FIRST_PORT, process.port)
     return {**found, **process.env}
+
+
+def _variables_of(*files: Path) -> dict[str, str]:
+    """Return our environment, and the variables of ``files`` that it does not contain."""
+    found: dict[str, str] = {}
+    for file in files:
+        found |= read_env(file)
+    return found | os.environ
 
 
 def port_of(first: str, more: int) -> str:

@@ -53,7 +53,7 @@ def up(settings: UpSettings) -> int:
     with permissions_checked():
         file = find_file(Path.cwd()) if settings.file is None else Path.cwd() / settings.file
         env_files = _env_files(settings.env_file, file)
-        processes = selected(read_file(file), settings, file)
+        processes = selected(read_file(file, *env_files), settings, file)
     if settings.dry_run:
         write(sys.stdout, plan(processes, {each.name: environment(each, *env_files) for each in processes}))
         return DONE
@@ -215,6 +215,7 @@ class _Program:
             *process.argv,
             supervisor=self._supervisor,
             starts=self._starts,
+            success=process.success_exit_codes,
             env=self._environment(process),
             cwd=process.cwd,
             user=process.user,

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 from lifecycle.backoff import Backoff
+from lifecycle.cli.output import shell_status
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers import ProcessWorker
 from lifecycle.workers.model import AT_WORK, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from lifecycle._durations import Duration
     from lifecycle.cli.output import Console
     from lifecycle.cli.up.processes import Need, Process
     from lifecycle.events import StatusEvent
     from lifecycle.workers import Supervisor, WorkerState
+    from lifecycle.workers.model import End
 
 __all__ = ["OrderedWorker", "Starts"]
 
@@ -243,12 +246,23 @@ class Starts:
 
 
 class OrderedWorker(ProcessWorker):
-    """A process of ``starts`` that stops after its dependents, when ``supervisor`` stops all processes at once."""
+    """A process of ``starts`` that stops after its dependents, when ``supervisor`` stops all processes at once.
 
-    def __init__(self, name: str, *argv: str, supervisor: Supervisor, starts: Starts, **settings: Any) -> None:
+    The exit codes ``success`` are reported as 0.
+    """
+
+    def __init__(
+        self, name: str, *argv: str, supervisor: Supervisor, starts: Starts, success: Collection[int], **settings: Any
+    ) -> None:
         super().__init__(name, *argv, **settings)
+        self._success = success
         self._supervisor = supervisor
         self._starts = starts
+
+    async def _watch(self, pid: int) -> End:
+        end = await super()._watch(pid)
+        succeeded = end.exit_code is not None and shell_status(end.exit_code) in self._success
+        return replace(end, error=None, exit_code=0) if succeeded else end
 
     async def _until_ready(self) -> None:
         # Processes that only need it started need not wait longer.

@@ -96,6 +96,7 @@ class TestTables:
             restart-unhealthy = true
             first-start = "retry"
             disabled = true
+            success-exit-codes = [0, 143]
         """
         assert tables(text) == (
             Process("db", "postgres -D data", cwd=tmp_path),
@@ -120,6 +121,7 @@ class TestTables:
                 restart_unhealthy=True,
                 first_start="retry",
                 disabled=True,
+                success_exit_codes=(0, 143),
             ),
         )
 
@@ -174,6 +176,9 @@ class TestTables:
             ("up.web = { command = 'x', cwd = 3 }", "cwd = 3 is not a path"),
             ("up.web = { command = 'x', watch = 'nowhere' }", 'watch = "nowhere": .*/nowhere does not exist'),
             ("up.web = { command = 'x', env = 3 }", "env = 3 is not a table"),
+            ("up.web = { command = 'x', success-exit-codes = '0' }", 'codes = "0" is not a list of numbers; give one'),
+            ("up.web = { command = 'x', success-exit-codes = [256] }", "codes = 256: give an exit code from 0 to 255"),
+            ("up.web = { command = 'x', cwd = '${no_X}' }", r"\[up.web\] cwd: \$\{no_X\} is not set; set no_X, "),
             ("up.web = { command = 'x', env = { A = true } }", "env: A = true is not a string"),
             ("up.web = { command = 'x', env = { 'A-B' = 'c' } }", "give the name of an environment variable"),
             ("up.w = { command = 'x', after = 'bd1' }\nup.db1 = 'x'", r"w starts after 'bd1', .*; did you mean db1\?"),
@@ -184,6 +189,26 @@ class TestTables:
     ) -> None:
         with pytest.raises(ConfigError, match=message):
             tables(text)
+
+    def test_references_stand_for_variables_except_in_lines_for_the_shell(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("WHERE", "src")
+        monkeypatch.delenv("EMPTY_ONE", raising=False)
+        (tmp_path / "src").mkdir()
+        shared = write(tmp_path / ".env", "WHERE=other\nN=1\n")
+        text = """
+            [up.web]
+            command = ["echo", "${N}-${N}", "$${N}", "$N", "${EMPTY_ONE:-a b}"]
+            cwd = "${WHERE}"
+            env = { A = "${N}0" }
+            [up.api]
+            command = "echo ${N}"
+        """
+        web, api = read_file(write(tmp_path / "lifecycle.toml", text), shared, tmp_path / "missing")
+        assert web.command == ("echo", "1-1", "${N}", "$N", "a b")
+        assert (web.cwd, web.env) == (tmp_path / "src", {"A": "10"})
+        assert api.command == "echo ${N}"
 
 
 class TestOrder:
