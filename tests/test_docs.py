@@ -700,6 +700,17 @@ def test_each_option_of_watch_and_each_key_of_a_process_is_in_a_generated_table(
     ]
 
 
+def test_each_option_that_replaces_one_of_another_tool_exists() -> None:
+    pytest.importorskip("docutils")
+    page = (ROOT / "docs/howto/switch-to-watch.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^(.+) \| (.+)$", page, re.MULTILINE)
+    named = {name for _, here in rows for name in re.findall(r"`(--?[A-Za-z][a-z-]*)", here)}
+    assert len(rows) > 80
+    cells = re.findall(r"^\| ([^|]+) \|", _tables().options("watch"), re.MULTILINE)
+    known = {name for cell in cells for name in re.findall(r"`(--?[A-Za-z][a-z-]*)", cell)}
+    assert sorted(named - known - {"--help"}) == []
+
+
 def test_every_event_is_in_the_table_of_topics() -> None:
     page = (ROOT / "docs/reference/topics.md").read_text()
     events = importlib.import_module("lifecycle.events")
