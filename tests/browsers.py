@@ -1,4 +1,4 @@
-"""Starts the browser of the tests: headless, and without features for interactive use."""
+"""Starts a browser for tests: headless, and without features for interactive use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _HEADLESS = (
 def browsing(
     url: str, profile: Path, *options: str, stdout: Any = subprocess.DEVNULL, stderr: Any = subprocess.DEVNULL
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a Chromium with ``url`` open. At the end, its processes and its ``profile`` are removed."""
+    """Run Chromium with ``url`` open. At the end, remove its processes and its ``profile``."""
     command = ["chromium", *_HEADLESS, *options, f"--user-data-dir={profile}", url]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, process_group=0) as browser:
         try:

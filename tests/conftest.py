@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
-# The same examples each time, because the load of the machine must not affect the result.
+# The examples are the same each time, because the machine's load must not affect the result.
 hypothesis.settings.register_profile(
     "lifecycle",
     deadline=None,
@@ -58,10 +58,10 @@ def pytest_asyncio_loop_factories() -> Generator[None, LoopFactories, LoopFactor
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """A task that is left when the test function has returned has no owner."""
+    """Check that no task is left when the test function has returned, because such a task has no owner."""
     result = yield
     left = [task for loop in list(_loops) if not loop.is_closed() for task in asyncio.all_tasks(loop)]
-    # Generators that the loop is closing, and fixtures that keep a server open, do not count.
+    # Generators that the loop is closing do not count, nor do fixtures that keep a server open.
     left = [task for task in left if not item.get_closest_marker("keeps_tasks")]
     if left:
         pytest.fail(f"{item.nodeid} left tasks behind: {left}")
@@ -70,7 +70,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """Fail skipped tests if everything is installed, and make log records safe to send to other processes."""
+    """Fail skipped tests if every program is installed, and make log records safe to send to other processes."""
     report = yield
     report.sections = [(name, _sendable(text)) for name, text in report.sections]
     if report.skipped and os.environ.get("LIFECYCLE_NO_SKIP"):
@@ -79,23 +79,23 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def _sendable(text: str) -> str:
-    """Replace lone surrogates, which some tests use: they cannot be encoded."""
+    """Replace lone surrogates, which some tests use but which cannot be encoded."""
     return text.encode(errors="backslashreplace").decode()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Start two workers per core: many tests wait for processes, servers and files."""
+    """Start two workers per core, because many tests wait for processes, servers and files."""
     return 2 * (os.cpu_count() or 1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the build of the documentation, which takes longest and is one process."""
+    """Begin with the documentation build, which takes longest and runs in one process."""
     items.sort(key=lambda item: "built" not in getattr(item, "fixturenames", ()))
 
 
 def pytest_collection_finish() -> None:
-    """Exclude objects that exist before the first test from garbage collection: scanning them would be slow."""
+    """Exclude objects that exist before the first test from garbage collection, because scanning them would be slow."""
     gc.collect()
     gc.freeze()
 
@@ -106,7 +106,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if (postgres.program(name) if name == "postgres" else shutil.which(name)) is None:
             pytest.skip(f"{name} is not installed; `make engines` installs it")
         if name == "postgres":
-            # Before the first leak check: it serves the whole session.
+            # The server runs for the whole session, so it must exist before the first leak check.
             postgres.server()
 
 
@@ -127,14 +127,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def no_leaks() -> Iterator[None]:
     before = _held()
     yield
-    # On a busy machine, a stopping thread may take seconds. A test that leaks waits for all of them.
+    # On a busy machine, a thread may take seconds to stop. Only a test with a leak waits for all these pauses.
     for pause in (0, 0.01, 0.05, 0.2, 0.5, 1, 2, 4):
         time.sleep(pause)
         gc.collect()
         left = {kind: now - before[kind] for kind, now in _held().items() if now - before[kind]}
         if not left:
-            # Objects left by a test, mostly modules, are excluded from collection, as are those from before the first
-            # test.
+            # Like objects from before the first test, the objects that a test leaves (mostly modules) need no
+            # collection.
             gc.freeze()
             return
     pytest.fail(f"left behind: {left}")
@@ -143,7 +143,7 @@ def no_leaks() -> Iterator[None]:
 def _held() -> dict[str, set[object]]:
     return {
         "threads": {thread for thread in threading.enumerate() if not thread.name.startswith("asyncio_")},
-        # Equal by pid and start time, because the name changes with exec.
+        # Processes are compared by PID and start time, because exec changes the name.
         "processes": set(_children()),
         "descriptors": set(_descriptors()),
     }

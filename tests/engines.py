@@ -1,7 +1,7 @@
 """A real container engine for tests: Podman, with all its data in a temporary directory.
 
 The directory also contains its settings, so that clients of its socket need no arguments. The settings allow containers
-inside a virtual machine or a container: no systemd, no overlay, no bridge, and limits no higher than ours.
+inside a virtual machine or a container: they use no systemd, no overlay and no bridge, and no limits above ours.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pytest
 __all__ = ["IMAGE", "Engine"]
 
 IMAGE = "lifecycle/busybox"
-#: Seconds; it usually takes one.
+#: The timeout in seconds. The engine usually takes one second.
 _LIMIT = 60.0
 
 _CONTAINERS = """
@@ -47,7 +47,7 @@ driver = "vfs"
 runroot = "{home}/run"
 graphroot = "{home}/graph"
 """
-# Pulling a missing image fails immediately, without a network request.
+# With these settings, pulling a missing image fails immediately, without a network request.
 _REGISTRIES = """
 [[registry]]
 prefix = "missing.invalid"
@@ -58,10 +58,10 @@ _NETWORK = '{"cniVersion": "0.4.0", "name": "alone", "plugins": [{"type": "loopb
 
 
 class Engine:
-    """Podman, listening at `address`. Its only image is `IMAGE`, which contains busybox."""
+    """Podman, which listens at `address`. Its only image is `IMAGE`, which contains busybox."""
 
     def __init__(self) -> None:
-        # Not below pytest's directory, because the path of a socket must be short.
+        # A socket's path must be short, so the directory is not below pytest's.
         self.home = Path(tempfile.mkdtemp(prefix="lifecycle-engine-"))
         self.socket = self.home / "podman.sock"
         self.address = f"unix://{self.socket}"
@@ -84,11 +84,11 @@ class Engine:
         self._env.pop("CONTAINER_HOST", None)
 
     def start(self) -> str:
-        """Start it and wait until it answers. Returns its description."""
+        """Start the engine, wait until it responds, and return its description."""
         self.socket.unlink(missing_ok=True)
         with (self.home / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                # The kernel kills it when this process ends for any reason.
+                # The kernel kills the engine when this process ends for any reason.
                 ["setpriv", "--pdeathsig", "KILL", "podman", "system", "service", "--time=0", self.address],
                 cwd=self.home,
                 env=self._env,
@@ -111,7 +111,7 @@ class Engine:
             self._process = None
 
     def import_image(self) -> None:
-        """Build `IMAGE` from the busybox of this machine."""
+        """Build `IMAGE` from this machine's busybox."""
         path = self.home / "busybox.tar"
         busybox = shutil.which("busybox")
         assert busybox is not None, "it is installed, or the test was skipped"

@@ -1,4 +1,4 @@
-"""Distinguishes the guard process from other child processes of a program."""
+"""Distinguishes the guard process from a program's other child processes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Run a program that is killed before each of its lines in turn, one line further on each start.
+"""Runs a program that is killed before each of its lines, one line further at each start.
 
-``python -m tests.kill_at_every_line PROGRAM MEMORY ARGUMENT…`` runs PROGRAM. Before the first line of a function that
-is not yet listed in the file MEMORY, it adds the line to MEMORY and kills itself with SIGKILL. When all lines are
-listed, the program runs to its end.
+``python -m tests.kill_at_every_line PROGRAM MEMORY ARGUMENT…`` runs PROGRAM. Before a line of one of its functions that
+the file MEMORY does not list yet, it adds the line to MEMORY and kills itself with SIGKILL. When MEMORY lists all
+lines, the program runs to its end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["run"]
 
 
 def run(program: str, memory: Path) -> None:
-    """Run ``program`` as the main module, and die at the first new line."""
+    """Run ``program`` as the main module, and die before the first line that ``memory`` does not list."""
     died = set(memory.read_text(encoding="utf-8").split()) if memory.exists() else set[str]()
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:

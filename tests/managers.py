@@ -1,4 +1,4 @@
-"""A stand-in for systemd: a socket that receives the notifications of programs."""
+"""A replacement for systemd: a socket that receives programs' notifications."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Manager"]
 
-_LIMIT = 30.0  # seconds; a working program needs a fraction of it
+_LIMIT = 30.0  # seconds; a working program needs much less
 
 
 class Manager:
-    """Receives notifications at its `address`, and keeps them in order, each as its fields."""
+    """Receives notifications at its `address`, and stores the fields of each in order."""
 
     def __init__(self, directory: Path | None = None) -> None:
-        #: The value for NOTIFY_SOCKET: a path, or without a directory an abstract name.
+        #: The value for NOTIFY_SOCKET: a path, or an abstract name if no directory is given.
         self.address = f"@lifecycle-test-{secrets.token_hex(8)}" if directory is None else str(directory / "notify")
         self.received: list[dict[str, str]] = []
         # The number of notifications that `until` has consumed.
@@ -66,7 +66,7 @@ class Manager:
             self.received.append(dict(line.split("=", 1) for line in data.decode().split("\n")))
 
     def until(self, field: str, value: str) -> dict[str, str]:
-        """Return the next notification with ``field=value`` after those already consumed."""
+        """Return the next notification with ``field=value`` that has not been consumed yet."""
         end = time.monotonic() + _LIMIT
         while True:
             while self._at < len(self.read()):

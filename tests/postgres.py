@@ -1,6 +1,6 @@
-"""A real PostgreSQL server for tests, with all its data and its socket in a temporary directory.
+"""A real PostgreSQL server for tests, with its data and its socket in a temporary directory.
 
-The first test marked ``engine("postgres")`` starts it, and it ends with the session.
+The first test marked ``engine("postgres")`` starts the server, and it ends with the session.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from lifecycle.flows.stores.postgres import TABLES, prepare
 
 __all__ = ["Postgres", "program", "server", "stop"]
 
-#: Seconds; it usually takes one.
+#: The timeout in seconds. The server usually takes one second.
 _LIMIT = 60.0
 _SETTINGS = {
     "listen_addresses": "",
-    # Only a power cut would need these settings, not the kill of a process.
+    # Only a power cut would make these settings necessary, and tests only kill processes.
     "fsync": "off",
     "full_page_writes": "off",
     "shared_buffers": "16MB",
@@ -40,7 +40,7 @@ _SETTINGS = {
 
 
 def program(name: str) -> str | None:
-    """Return the path of a server program, which Debian does not put on PATH."""
+    """Return the path of one of the server's programs, which Debian does not put on PATH."""
     places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
     return shutil.which(name, path=os.pathsep.join([*map(str, reversed(places)), os.environ.get("PATH", "")]))
 
@@ -66,12 +66,12 @@ class Postgres:
         output, _ = done.communicate(timeout=_LIMIT)
         assert done.returncode == 0, output.decode()
         rules = self.home / "data" / "pg_hba.conf"
-        # One role needs its password.
+        # The role `locked` needs its password.
         rules.write_text("local all locked scram-sha-256\nlocal all all trust\n")
 
     @property
     def admin(self) -> str:
-        """Return the URL of its first database, with all permissions."""
+        """Return the URL of the first database, with all permissions."""
         return f"postgresql://lifecycle@/postgres?host={self.home}"
 
     def role(self, name: str, password: str = "") -> None:
@@ -86,7 +86,7 @@ class Postgres:
         return f"{self.admin}&options=-csearch_path%3D{name}"
 
     def cleared(self) -> str:
-        """Return the URL of a schema with empty tables. It is always the same one, which is faster than a new one."""
+        """Return the URL of a schema with empty tables, which is always the same one, because that is faster."""
         if self._cleared is None:
             self._cleared = self.url()
             with psycopg.connect(self._cleared, autocommit=True) as db:
@@ -107,7 +107,7 @@ class Postgres:
         self.wait()
 
     def wait(self) -> None:
-        """Wait until it answers."""
+        """Wait until the server responds."""
         end = time.monotonic() + _LIMIT
         while True:
             try:
@@ -129,7 +129,7 @@ class Postgres:
             self._wait_for_children()
 
     def _wait_for_children(self) -> None:
-        """Wait for backend processes to notice that the server is gone. Until then it cannot be restarted."""
+        """Wait until backend processes notice that the server is gone, because it can be restarted only then."""
         with suppress(FileNotFoundError):
             (self.home / "data" / "postmaster.pid").unlink()
         end = time.monotonic() + _LIMIT
@@ -138,7 +138,7 @@ class Postgres:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Remove the processes and files of the server."""
+        """Remove the server's processes and files."""
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait()
@@ -147,7 +147,7 @@ class Postgres:
     def _run(self, name: str, *words: str, stdout: Any) -> subprocess.Popen[bytes]:
         path = program(name)
         assert path is not None, "it is installed, or the test was skipped"
-        # The kernel kills it when this process ends for any reason.
+        # The kernel kills the server when this process ends for any reason.
         argv = ["setpriv", "--pdeathsig", "KILL"]
         if self._user is not None:
             argv += [f"--reuid={self._user.pw_uid}", f"--regid={self._user.pw_gid}", "--clear-groups"]
@@ -172,8 +172,8 @@ _server: Postgres | None = None
 
 
 def server() -> Postgres:
-    """Return the server of this session."""
-    global _server  # noqa: PLW0603  # there is one, of the process
+    """Return the server that all tests in this session share."""
+    global _server  # noqa: PLW0603  # each process has one
     if _server is None:
         started = Postgres()
         started.start()
@@ -183,7 +183,7 @@ def server() -> Postgres:
 
 def stop() -> None:
     """Stop the server, if it was started."""
-    global _server  # noqa: PLW0603  # the same
+    global _server  # noqa: PLW0603  # each process has one
     if _server is not None:
         _server.close()
         _server = None

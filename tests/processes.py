@@ -1,4 +1,4 @@
-"""Queries about processes, for tests that check which are left."""
+"""Queries about processes, for tests that check which processes are left."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def alive(pid: int) -> bool:
 
 
 def members(pgid: int) -> list[int]:
-    """Return all running processes of a process group."""
+    """Return all running processes in a process group."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(OSError, psutil.Error):

@@ -1,4 +1,4 @@
-"""Programs in separate processes: started, read with generous time limits, and always ended."""
+"""Programs in separate processes. Their output is read with generous time limits, and they are always ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LIMIT", "Running", "connect", "free_port", "post"]
 
-LIMIT = 30.0  # seconds; a working program needs a fraction of it
+LIMIT = 30.0  # seconds; a working program needs much less
 
 
 class Running:
@@ -42,7 +42,7 @@ class Running:
             start_new_session=True,
         )
         self.text = ""
-        # The part of the output that was already matched.
+        # The position in the output up to which text was matched.
         self._at = 0
 
     def until(self, text: str) -> None:
@@ -69,12 +69,12 @@ class Running:
             assert time.monotonic() < end, f"{text!r} did not come; there was:\n{self.text}"
 
     def rest(self, status: int = 0) -> str:
-        """Wait until it has exited with ``status``, and return its output."""
+        """Wait until the program has exited with ``status``, and return its output."""
         assert self.exit_code() == status, self.text
         return self.text
 
     def exit_code(self) -> int:
-        """Wait until it has exited, and read the rest of its output."""
+        """Wait until the program has exited, read the rest of its output, and return its exit code."""
         end = time.monotonic() + LIMIT
         while self._read(end):
             pass
@@ -98,7 +98,7 @@ class Running:
         return bool(piece)
 
     def close(self) -> None:
-        """Stop the program. It gets SIGTERM first, because a killed program would leave its workers."""
+        """Stop the program, first with SIGTERM, because a killed program would leave its workers."""
         if self.process.poll() is None:
             self.process.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -113,7 +113,7 @@ class Running:
 
 
 def free_port() -> int:
-    """Return a free port. The system assigns only ports above 32767 automatically."""
+    """Return a free port below 32768, which the system does not assign automatically."""
     while True:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", random.randrange(10_000, 32_000)))
@@ -121,7 +121,7 @@ def free_port() -> int:
 
 
 def connect(port: int) -> None:
-    """Return once the port accepts connections."""
+    """Wait until the port accepts connections."""
     end = time.monotonic() + LIMIT
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The structure of the package: imports between layers, the cost of an import, and the exports of each package."""
+"""The package's structure: imports between layers, the cost of an import, and the exports of each package."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODULES = sorted(
 STUBS = sorted(ROOT.rglob("__init__.pyi"))
 HEAVY = {"aiohttp", "nats", "opentelemetry", "prometheus_client", "prompt_toolkit", "psycopg", "rich", "watchfiles"}
 
-#: Imports each module without the others loaded, and prints those that fail.
+#: Imports each module alone, and prints the modules that cannot be imported.
 ALONE = """
 import importlib, json, sys, traceback
 failed = {}
@@ -58,14 +58,14 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_packages_import_only_what_their_layer_allows() -> None:
-    """The linter runs in its own process, since it reconfigures logging and disables existing loggers."""
+    """The linter runs in a separate process, because it reconfigures logging and disables existing loggers."""
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     checked = subprocess.run(command, cwd=ROOT.parent, capture_output=True, text=True, timeout=60, check=False)
     assert checked.returncode == 0, checked.stdout
 
 
 def test_no_import_circle_has_more_than_three_modules() -> None:
-    """Imports for type checkers count, because readers follow them as well."""
+    """Imports for type checkers also count, because readers follow them."""
     graph = grimp.build_graph("lifecycle", cache_dir=None)
     below = {name: graph.find_upstream_modules(name) for name in graph.modules}
     circles = {frozenset({name, *(each for each in below[name] if name in below[each])}) for name in below}
@@ -74,7 +74,7 @@ def test_no_import_circle_has_more_than_three_modules() -> None:
 
 @pytest.mark.parametrize("share", range(8))
 def test_every_module_can_be_imported_alone(share: int) -> None:
-    """The modules are split into shares, so that no test takes long."""
+    """The modules are split into shares to keep each test short."""
     assert python(ALONE, json.dumps(MODULES[share::8])) == {}
 
 
@@ -117,13 +117,13 @@ def test_all_is_sorted_and_complete(name: str) -> None:
     module = importlib.import_module(name)
     assert module.__doc__, "a module has a docstring"
     names = list(module.__all__)
-    # The names of a lazy table are sorted at import, not by ruff.
+    # The names in a lazy table are sorted when the module is imported, not by ruff.
     assert names in (sorted(set(names), key=_as_ruff_sorts), sorted(set(names)))
     assert [each for each in names if not hasattr(module, each)] == []
 
 
 def _as_ruff_sorts(name: str) -> tuple[int, str]:
-    """Return a key that sorts CONSTANTS first, then Classes, then the rest."""
+    """Return a sort key that puts CONSTANTS first, then Classes, then the rest."""
     return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
 
 
@@ -138,7 +138,7 @@ def test_imported_names_are_exported_by_their_module() -> None:
     assert [
         f"{name} from {module}"
         for module, name in sorted(taken)
-        # Names that exist for type checkers only cannot be exported at run time.
+        # Names that exist only for type checkers cannot be exported at run time.
         if f"{module}.{name}" not in MODULES
         and hasattr(importlib.import_module(module), name)
         and name not in importlib.import_module(module).__all__
@@ -173,7 +173,7 @@ def test_stubs_and_lazy_packages_export_the_same_names(stub: Path) -> None:
     assert {name for name in stubbed if f"{package}.{name}" not in MODULES} == set(package_module.__all__)
     for name, module in stubbed.items():
         assert getattr(package_module, name) is getattr(importlib.import_module(module), name)
-    # import-linter does not read stubs. They may import only from their own package and from the core.
+    # import-linter does not read stubs, which may import only from their own package and from the core.
     assert {module for module in stubbed.values() if not f"{module}.".startswith(f"{package}.")} <= {
         "lifecycle.backoff",
         "lifecycle.errors",

@@ -1,4 +1,4 @@
-"""`Backoff` and `Intensity`, which only compute."""
+"""`Backoff` and `Intensity`, which compute delays and limits."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_budget_is_exceeded_by_more_restarts_than_its_limit_within_its_period(
 
 
 class Unscanned(deque[float]):
-    """A deque that refuses iteration, which would make each counted restart more expensive."""
+    """A deque that must not be iterated over, because counting would then take longer with each restart."""
 
     def __iter__(self) -> Iterator[float]:
         raise AssertionError("the restarts were gone through")

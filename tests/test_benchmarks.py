@@ -58,5 +58,5 @@ def test_all_modules_are_run_and_kept() -> None:
 
 
 def test_the_page_shows_what_was_kept_and_nothing_else() -> None:
-    """After a change to a figure, a limit or its text, write the page again (`make bench`)."""
+    """After you change a figure, a limit or its text, write the page again (`make bench`)."""
     assert PAGE.read_text(encoding="utf-8") == render(stored())

@@ -1,8 +1,8 @@
-"""Checks of the documentation: its code runs, prints the shown output, and uses only existing names.
+"""Checks of the documentation: its code runs, prints the output shown, and uses only names that exist.
 
 Each Python block of a page is run as a separate file in virtual time. Console lines and configuration are parsed by the
-program's own parsers. HTML comments before a block change that. A block that is neither tested nor marked fails the
-suite:
+program's own parsers. An HTML comment before a block changes how it is tested. A block that is neither tested nor
+marked as untested fails the suite:
 
 ``<!-- continues -->``         the block is appended to the file of the previous block
 ``<!-- prints -->``            the text, or diagram, is the output of the previous block
@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-import yaml  # type: ignore[import-untyped]  # myst-parser brings it, without stubs
+import yaml  # type: ignore[import-untyped]  # myst-parser installs it, without stubs
 
 from lifecycle.cli.app import parse
 from lifecycle.cli.up.processes import KEYS, in_order, parse_procfile, read_processes
@@ -87,7 +87,7 @@ _AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code, the comment before it, and the line number of its first line."""
+    """A block of code, the comment before it, and its first line's number."""
 
     mark: str
     language: str
@@ -139,7 +139,7 @@ class Reader:
             return
         if self.separate and block.mark != "continues":
             self.names = {"__name__": "__main__"}
-        # Tracebacks have the line numbers of the page.
+        # With these blank lines, tracebacks have the page's line numbers.
         tree = ast.parse("\n" * (block.line - 1) + block.text, str(self.page))
         code = compile(tree, str(self.page), "exec", flags=_AWAIT)
         if code.co_flags & inspect.CO_COROUTINE:
@@ -154,7 +154,7 @@ def reader(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     real = "<!-- runs in real time -->" in page.read_text(encoding="utf-8")
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop if real else VirtualLoop
-    # This covers the loops of `asyncio.run` and `lifecycle.run`.
+    # Both `asyncio.run` and `lifecycle.run` create their event loops through this function.
     monkeypatch.setattr(asyncio.events, "new_event_loop", factory)
     with asyncio.Runner(loop_factory=factory) as runner:
         yield Reader(page, runner.get_loop())
@@ -170,7 +170,7 @@ def test_the_code_runs_and_prints_what_is_shown(page: Path, reader: Reader, caps
             reader.run(block)
 
 
-#: The check for blocks of each language that are not marked ``not run`` or ``run by``.
+#: The check for blocks in each language, unless they are marked ``not run`` or ``run by``.
 TRIED = {
     "python": r"|continues|(file|change|module): \w+\.py|runs in real time",
     "text": "prints",
@@ -208,7 +208,7 @@ def versions(page: Path, name: str) -> list[str]:
 
 
 def changed(program: str, change: str) -> str:
-    """Apply a change as a reader would: imports at the top, existing names in place, new functions at the end."""
+    """Apply a change as a reader would: add imports at the top, replace existing names, and append new functions."""
     body = ast.parse(program).body
     end = len(body) - 1  # the call of `run`
     at = end
@@ -243,7 +243,7 @@ PROGRAMS = {
     "docs/howto/steer.md": {"shop.py"},
     "docs/howto/webhook.md": {"daemon.py"},
     "docs/howto/jobs.md": {"jobs.py", "outbox.py"},
-    # tests/testing/test_plugins.py runs them.
+    # The programs on this page run in tests/testing/test_plugins.py.
     "docs/howto/testing.md": {"test_app.py", "test_events.py"},
 }
 
@@ -273,7 +273,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
 
 
 def children_of(program: Running, argument: str) -> set[int]:
-    """Return the pids of those descendants of ``program`` that have ``argument`` in their command line."""
+    """Return the PIDs of those descendants of ``program`` that have ``argument`` in their command line."""
     found: set[int] = set()
     for process in psutil.Process(program.process.pid).children(recursive=True):
         with suppress(psutil.Error):
@@ -401,7 +401,7 @@ def test_the_reloader_of_the_tutorial_at_each_step(start: Callable[..., Running]
 
 
 def slowed(text: str, after: str, seconds: int = 1000) -> str:
-    """Return a program whose next sleep after a line takes longer, so that the test has time to end the program."""
+    """Return a program with a longer sleep after the given line, so that the test has time to end the program."""
     begin, line, end = text.partition(after)
     changed, count = re.subn(r"sleep\(\d+\)", f"sleep({seconds})", end, count=1)
     assert count == 1
@@ -448,7 +448,7 @@ def test_the_programs_of_the_page_on_jobs(start: Callable[..., Running]) -> None
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """Return the commands that a reader can type, without those marked as not run."""
+    """Return the commands that a reader can type, except those marked as not run."""
     found = [
         (f"{relative(page)}:{block.line}", block.text)
         for page in PAGES
@@ -532,7 +532,7 @@ def test_the_manifest_gives_the_service_its_time() -> None:
 
 
 def slugs(page: Path) -> set[str]:
-    """Return the anchors of the headings of a page, as Sphinx and GitHub generate them."""
+    """Return the anchors of a page's headings, as Sphinx and GitHub generate them."""
     headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in plain}
@@ -549,7 +549,7 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
 
 
 def generated(page: Path) -> set[str]:
-    """Return the anchors of the headings that a directive generates."""
+    """Return the anchors of headings that a directive generates."""
     names = re.findall(r"^```\{section\} \w+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {name.lower().replace(" ", "-") for name in names}
 
@@ -563,7 +563,7 @@ TROUBLES = re.findall(
 
 @pytest.fixture(scope="module")
 def literals() -> str:
-    """Return all string literals of the library, one per line, with a blank in place of each inserted value."""
+    """Return all string literals in the library, one per line, with a blank in place of each inserted value."""
     found: list[str] = []
     for path in (ROOT / "lifecycle").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -578,7 +578,7 @@ def literals() -> str:
 
 @pytest.mark.parametrize("text", TROUBLES)
 def test_every_error_that_is_explained_is_raised_with_this_text(literals: str, text: str) -> None:
-    """``…`` represents values. The text around it is in the library's strings."""
+    """On the page, ``…`` represents values. The library's strings must contain the text around it."""
     for part in re.split(r"…|[:;,] |\.\.\.$|'postgres'.*", text):
         assert part.strip() in literals, part
 
@@ -691,7 +691,7 @@ def test_each_option_of_watch_and_each_key_of_a_process_is_in_a_generated_table(
     pytest.importorskip("docutils")
     tables = _tables()
     watch = tables.options("watch")
-    # The last name of a row is the option; those before it are other names.
+    # The last name in a row is the option. The names before it are aliases.
     rows = set(re.findall(r"^\| (?:`[A-Za-z-]+`, )*`--([a-z-]+)[^`]*` \|", watch, re.MULTILINE))
     assert rows == {"watch", *(option.shown for option in OPTIONS)}
     assert re.findall(r"^\| `([a-z-]+)` \|", tables.keys(), re.MULTILINE) == [
@@ -744,7 +744,7 @@ def test_the_diagrams_of_states_match_the_tables_in_the_code() -> None:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the pages as `make docs` does, once per session: the workers of xdist share the result."""
+    """Build the pages as `make docs` does, once per session. The workers of xdist share the result."""
     pytest.importorskip("sphinx")
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -770,7 +770,7 @@ def test_the_pages_build_without_a_warning(built: Path) -> None:
 
 @pytest.fixture(scope="module")
 def entries(built: Path) -> list[tuple[str, int, str]]:
-    """Return the page, the ``id`` and the description of each object of the reference."""
+    """Return each object in the reference: its page, its ``id`` and its description."""
     found: list[tuple[str, int, str]] = []
     for page in (built / "reference").glob("*.html"):
         parts = re.split(r'(?=<dl class="py (?:class|exception|function|data))', page.read_text(encoding="utf-8"))
@@ -809,7 +809,7 @@ def test_every_public_name_is_in_the_reference(described: dict[int, str], packag
     assert [name for name in module.__all__ if id(getattr(module, name)) not in described] == []
 
 
-#: Names that packages use among themselves and that are not for users. They therefore have no underscore.
+#: Names that packages use internally. They have no underscore, because several packages use them, but are not public.
 INTERNAL = {
     "Auxiliary": "auxiliary",
     "Delivery": "end match merge_into route",
@@ -841,7 +841,7 @@ def members(of: type) -> set[str]:
     ours = [base for base in of.__mro__ if base.__module__.startswith("lifecycle")]
     named = {name for base in ours for name in (*vars(base), *getattr(base, "__annotations__", ()))}
     kept = {name for base in ours for name in INTERNAL.get(base.__name__, "").split()}
-    # The table of topics lists the topics of each event class.
+    # The table of topics contains the topics of each event class.
     return {name for name in named - kept - {"topics"} if not name.startswith("_")}
 
 

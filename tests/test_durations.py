@@ -1,4 +1,4 @@
-"""Every duration of the public API is seconds or a timedelta, checked and converted where it enters."""
+"""Every duration in the public API is a number of seconds or a timedelta, and is checked where it enters."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ from tests.test_docs import public_names
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    #: Calls the public API with a duration. An awaitable result is awaited.
+    #: A call of the public API with a duration. An awaitable result is awaited.
     Use = Callable[[Any], object]
 
 
-# -- the parameters of the public API ----------------------------------------------------------------------------------
+# -- the public API's parameters
+# ----------------------------------------------------------------------------------------
 
-#: Words of names that mean a duration.
+#: Words that mean a duration when a parameter's name contains them.
 _WORDS = (
     "after age debounce deadline dedupe delay duration every grace idle interval jitter lease older period poll rate "
     "remember seconds step timeout tolerance ttl wait window within"
 )
-#: Parameters that are times, readings or factors, although their names or types could mean a duration.
+#: Parameters that are times, readings or factors, although their names or types suggest a duration.
 _OTHERS = {
     "a time": "accepted at before created_at due ended enqueued leased now started_at time until updated_at",
     "an event, a row or a number to continue after": "JobQueue.jobs(after) JobStore.rows(after) Store.changes(after)"
@@ -63,7 +64,7 @@ def parameters() -> Iterator[tuple[str, str]]:
 
 
 def _parameters_of(owner: str, called: Any) -> Iterator[tuple[str, str]]:
-    with suppress(TypeError, ValueError):  # a constant, or an alias of a type
+    with suppress(TypeError, ValueError):  # the object is a constant, or an alias of a type
         for each in inspect.signature(called).parameters.values():
             kind = str(each.annotation)
             if settings := re.fullmatch(r"Unpack\[(\w+)\]", kind):
@@ -88,7 +89,7 @@ def test_parameters_named_like_durations_accept_them() -> None:
     assert lacking == []
 
 
-# -- what each of them accepts -------------------------------------------------------------------------------------
+# -- accepted values -----------------------------------------------------------------------------------------------
 
 
 async def nothing() -> None:
@@ -157,7 +158,7 @@ def accept(given: Any) -> None:
         def execute(self, *_: object) -> Nothing:
             return self
 
-    journal.Queue("queue").accept(Nothing(), b"", now=0.0, key="key", remember=given)  # type: ignore[arg-type]  # a database
+    journal.Queue("queue").accept(Nothing(), b"", now=0.0, key="key", remember=given)  # type: ignore[arg-type]  # in place of a database
 
 
 def of(called: Callable[..., object], name: str, *args: Any, **settings: Any) -> Use:
@@ -253,7 +254,7 @@ USES: dict[str, Use] = {
     "Clock.advance(seconds)": lambda given: Clock().advance(given),
     "Queue.accept(remember)": accept,
 }
-#: Here, a time that has passed means immediately.
+#: Parameters that may be negative, because a time that has passed means "immediately".
 _NEGATIVE = {"BaseWorker.ask_to_stop(timeout)", "BaseWorker.stop(timeout)", "stop_and_wait(timeout)"}
 #: Parameters that may be 0, by name or with their owner.
 _ZERO = (
@@ -311,4 +312,4 @@ def test_errors_of_durations_name_the_parameter_the_type_and_the_value(parameter
 
 
 def test_other_numbers_are_durations() -> None:
-    assert control.Debounce(Decimal("0.5")).wait == 0.5  # type: ignore[arg-type]  # typed as float
+    assert control.Debounce(Decimal("0.5")).wait == 0.5  # type: ignore[arg-type]  # declared as float

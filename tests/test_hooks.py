@@ -1,4 +1,4 @@
-"""Hooks: announcements reach every receiver, and no receiver can stop them."""
+"""Hooks: announcements reach every receiver, and a receiver cannot stop them."""
 
 from __future__ import annotations
 

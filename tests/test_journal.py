@@ -1,4 +1,4 @@
-"""The journal: committed writes are kept, errors are isolated, and damage is reported; its queue, lock and counts."""
+"""The journal: committed writes are kept, errors are isolated, and damage is reported. Also its queue and lock."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def path(tmp_path: Path) -> Path:
 
 
 class Held:
-    """Keep the writer thread busy until released, so that other calls wait for one transaction."""
+    """A call that keeps the writer thread busy until it is released, so that other calls wait for one transaction."""
 
     def __init__(self) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
@@ -92,14 +92,14 @@ async def test_waiting_functions_are_committed_together_and_in_order(path: Path)
         await asyncio.gather(task, waiting)
         assert await journal.run(notes) == [str(number) for number in range(100)]
         await journal.run(lambda db: db.set_trace_callback(None))
-    # One commit contains the hundred calls and the spy's, and the other is for the read.
+    # One commit contains the hundred calls and the spy's. The other commit is the read's.
     assert len([text for text in commits if text.startswith("COMMIT")]) == 2
 
 
 async def test_on_a_slow_disk_callers_that_were_served_join_the_next_transaction(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each commit counts as slow, and the next waits long enough for all four callers to return."""
+    """Each commit counts as slow. The next one waits long enough for all four callers to return."""
     monkeypatch.setattr("lifecycle.journal.writer._SLOW", 0.0)
     monkeypatch.setattr("lifecycle.journal.writer._PART", 1000.0)
     commits: list[str] = []
@@ -114,7 +114,7 @@ async def test_on_a_slow_disk_callers_that_were_served_join_the_next_transaction
         last = asyncio.create_task(journal.run(note("alone")))
         await asyncio.sleep(0)
     await last
-    # The first commit is the spy's. Closing does not delay a single write at the end.
+    # The first commit is the spy's. Closing the journal does not delay a single write at the end.
     assert len([text for text in commits if text.startswith("COMMIT")]) == 1 + 5 + 1
     assert len(on_disk(path)) == 21
 
@@ -427,7 +427,7 @@ async def test_a_read_only_file_is_reported(path: Path) -> None:
     async with Journal(path, NOTES):
         pass
     if os.geteuid() == 0:
-        # Root can write every file. SQLite's error for a file opened read-only is the same.
+        # Root can write to every file. SQLite reports the same error for a file that is opened read-only.
         connect = sqlite3.connect
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sqlite3, "connect", lambda path, **rest: connect(f"file:{path}?mode=ro", uri=True, **rest))

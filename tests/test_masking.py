@@ -159,7 +159,7 @@ def test_only_the_secret_is_masked() -> None:
     "part", ["token=[", "password ", "a.:", 'token=\\"', "-----BEGIN PRIVATE KEY", "://x:y…", "'--token',"]
 )
 def test_a_long_text_is_masked_in_linear_time(part: str) -> None:
-    """Quadratic time would exceed the time limit of the test."""
+    """A quadratic algorithm would exceed the test's time limit."""
     assert "***" in masked(part * (300_000 // len(part)) + " password=hunter2")
 
 

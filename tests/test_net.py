@@ -1,4 +1,4 @@
-"""Addresses at which servers listen."""
+"""The addresses at which servers listen."""
 
 from __future__ import annotations
 

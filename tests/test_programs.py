@@ -1,7 +1,6 @@
-"""The programs of the specification's first page, unchanged as far as a test can run them.
+"""The programs on the specification's first page, unchanged as far as a test can run them.
 
-Number 1 stops and starts a `ProcessWorker` where the page has a supervisor. Number 5 is among the tests of
-supervisors.
+Program 1 stops and starts a `ProcessWorker`, where the page has a supervisor. Program 5 is tested with supervisors.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ async def started(program: str, directory: Path) -> asyncio.subprocess.Process:
 
 
 async def line_with(text: str, process: asyncio.subprocess.Process) -> None:
-    """Read until a line contains ``text``."""
+    """Read the output until a line contains ``text``."""
     assert process.stdout is not None
     async with asyncio.timeout(LIMIT):
         async for line in process.stdout:
@@ -114,7 +113,7 @@ async def test_1_a_hot_reloader(tmp_path: Path) -> None:
     try:
         await line_with("first", process)
         seen = asyncio.create_task(line_with("second", process))
-        # The watch may start slightly after the worker, so save until the change is detected.
+        # The watch may start slightly after the worker, so the file is saved until the change is detected.
         while not seen.done():
             app.write_text("import time\nprint('second', flush=True)\ntime.sleep(600)\n")
             await asyncio.wait([seen], timeout=2)

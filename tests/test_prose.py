@@ -1,4 +1,4 @@
-"""The linter for English, `tools.prose`."""
+"""`tools.prose`, which finds phrases that are hard to read."""
 
 from __future__ import annotations
 

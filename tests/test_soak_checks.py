@@ -1,4 +1,4 @@
-"""The checks of the soak detect the violations that they are meant for."""
+"""The soak's checks detect the violations that they are meant to detect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-#: A run, the kind of a line, and its values.
+#: A line of the notes: the run, the line's kind, and its values.
 Line = tuple[int, str, list[object]]
 
 

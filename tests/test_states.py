@@ -1,4 +1,4 @@
-"""State machines: legal transitions, ignored ones, history, waiting, and one announcement per change."""
+"""State machines: legal and ignored transitions, history, waiting, and one announcement per change."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_reach_waits_for_a_state_and_counts_one_that_was_passed_through(cl
 
 
 async def test_reach_counts_only_changes_after_its_call(clock: Clock) -> None:
-    """This is also true if the machine was in the state before, or several changes came before."""
+    """Earlier changes do not count, even if the machine was in the state before."""
     machine = light()
     for target in (Light.GREEN, Light.AMBER, Light.RED):
         machine.to(target)

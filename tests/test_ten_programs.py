@@ -1,6 +1,6 @@
-"""The programs of "Ten programs to start from" in docs/start/which-part.md keep the promises in their docstrings.
+"""The programs under "Ten programs to start from" in docs/start/which-part.md keep the promises in their docstrings.
 
-The program inside FastAPI is tested with the other frameworks in test_examples.py.
+The program inside FastAPI is tested with the other web frameworks in test_examples.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
-    """Start examples in the test's directory."""
+    """Return a function that starts an example in the test's directory."""
     programs: list[Running] = []
 
     def started(name: str, *argv: str, keyboard: bool = False, **env: str) -> Running:
@@ -53,7 +53,7 @@ def kill(program: Running) -> None:
 
 
 def ask(port: int, path: str, body: bytes | None = None) -> tuple[int, Any]:
-    """Return the status and the JSON of the answer."""
+    """Send a request, and return the response's status and JSON."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", body, timeout=LIMIT) as answer:
             return answer.status, json.load(answer)
@@ -66,7 +66,7 @@ def lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-#: Writes when it begins and ends, and waits in between for a file with the name of its commit.
+#: Records its start and its end. In between, it waits for a file that is named after its commit.
 DEPLOY = """
 import sys, time
 from pathlib import Path
@@ -106,7 +106,7 @@ def test_deployer_runs_repositories_side_by_side_and_one_repository_in_turn(
     push(port, "o/web", "feature", "feature")
     until_blocking(lambda: sorted(lines(log)) == ["begin api1", "begin web1"])
 
-    # A later push to a third repository begins, so the second push to o/api waits only for the first.
+    # A later push to a third repository is deployed, so the second push to o/api waits only for the first.
     push(port, "o/api", "api2")
     push(port, "o/doc", "doc1")
     until_blocking(lambda: "begin doc1" in lines(log))
@@ -141,7 +141,7 @@ def test_pipeline_imports_between_suspensions_and_explains_mistakes(
     program = start("pipeline.py", str(tmp_path), keyboard=True, PACE="0")
     program.type("help")
     program.until("import [--again] [PATTERN]")
-    # The queue is empty, and the suspension takes effect nevertheless.
+    # The suspension takes effect although the queue is empty.
     program.type("suspend")
     program.until("suspended")
     program.type("import *.csv")
@@ -178,7 +178,7 @@ def test_config_reload_keeps_the_old_configuration_for_a_broken_file(
         program.until("good day")
     new = tmp_path / "service.toml.new"
     new.write_text('greeting = "goodbye"')
-    new.replace(config)  # as most editors save
+    new.replace(config)  # most editors save in this way
     program.until("goodbye")
     program.process.send_signal(signal.SIGHUP)
     program.until("reloaded:")
@@ -186,7 +186,7 @@ def test_config_reload_keeps_the_old_configuration_for_a_broken_file(
 
 
 def command(process: psutil.Process) -> list[str]:
-    """Return its command, or an empty list if it is a probe that has just ended."""
+    """Return the process's command, or an empty list if the process is a probe that has just ended."""
     with suppress(psutil.Error):
         return process.cmdline()
     return []
@@ -260,7 +260,7 @@ def test_orders_charge_once_although_the_program_is_killed_during_the_charge(
     program.until("booking 30 as 7/charge/1")
     program.until("shipping from the shelf of lamp to Turin")
     assert "reserving" not in program.text
-    # The sender repeats the order, because a crash may have lost the answer.
+    # The sender repeats the order, because a crash may have lost the response.
     assert order(port, "7") == 200
     assert order(port, "8") == 200
     program.until("shipping")
@@ -300,10 +300,10 @@ def test_periodic_catches_up_once_or_for_each_tick(start: Callable[..., Running]
     hours = reported(text)
     assert {later - hour for hour, later in pairwise(hours)} == {timedelta(hours=1)}
     assert hours[0] > now - timedelta(hours=3)
-    # Two only if the test runs at three o'clock.
+    # Two archives are possible only if the test runs at three o'clock.
     assert text.count("wrote") < 3
 
-    # The second start makes another archive, and repeats no report.
+    # The second start makes another archive, and does not repeat a report.
     completed("backup", timedelta(days=3))
     program = start("periodic.py", TZ="UTC")
     program.until("wrote")

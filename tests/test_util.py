@@ -1,4 +1,4 @@
-"""The names of functions and errors in messages."""
+"""How messages name functions and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Polling for conditions without a notification, instead of fixed sleeps."""
+"""Polls for conditions that do not notify the waiting code, in place of fixed sleeps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["until", "until_blocking"]
 
 
 async def until(condition: Callable[[], object], limit: float = 30.0) -> None:
-    """Return when the condition is true. Raises TimeoutError after ``limit`` seconds."""
+    """Wait until the condition is true. Raises TimeoutError after ``limit`` seconds."""
     async with asyncio.timeout(limit):
         while not condition():
             await asyncio.sleep(0.002)
@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 def until_blocking(condition: Callable[[], _T | None], what: str | Callable[[], str] = "it", limit: float = 30.0) -> _T:
-    """Wait without a loop, and return the result of ``condition``. If it stays false, the error names ``what``."""
+    """Wait without an event loop, and return the result of ``condition``. If it stays false, fail with ``what``."""
     end = time.monotonic() + limit
     while not (found := condition()):
         if time.monotonic() > end:

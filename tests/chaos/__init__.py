@@ -1,1 +1,1 @@
-"""Chaos tests: programs that kill, freeze and disconnect processes of the library, and count the losses."""
+"""Chaos tests: programs that kill, freeze and disconnect the library's processes, and count the losses."""

@@ -15,7 +15,8 @@ __all__ = ["GROUP", "main"]
 
 GROUP = "consumers"
 
-#: Kills do not count as failures, so only poison events become dead letters.
+#: The number of failures after which an event becomes a dead letter. Kills do not count, so only poison events reach
+#: it.
 TRIES = 3
 
 

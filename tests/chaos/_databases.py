@@ -1,4 +1,4 @@
-"""The database of a chaos test, and queries for its checks. It is a file, or a server that is also killed."""
+"""The database of a chaos test, and queries for its checks. The database is a file, or a server that is also killed."""
 
 from __future__ import annotations
 

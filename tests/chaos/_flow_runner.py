@@ -60,7 +60,7 @@ class _Runner:
                 await self._flows.start(NumberedFlow(number, self.effect).flow, id=str(number))
             except (ClaimLost, InvalidState, JournalError):
                 raise
-            except Exception:  # noqa: BLE001  # many fail, as they should; they are looked at in the end
+            except Exception:  # noqa: BLE001  # flows may fail; the results are checked at the end
                 continue
 
 
@@ -86,7 +86,7 @@ def _fork(directory: Path, where: str, life: int, last: int) -> None:
         random.seed()
         asyncio.run(_live(directory, where, life, last))
         status = 0
-    except BaseException:  # noqa: BLE001  # nothing may return into what was forked from
+    except BaseException:  # noqa: BLE001  # the forked child must not return
         traceback.print_exc()
     finally:
         os._exit(status)

@@ -1,7 +1,7 @@
 """A candidate in `tests.chaos.leader`: it writes while it is the leader, and records the results.
 
-It prints ``gained TOKEN``, ``lost TOKEN``, ``put REVISION``, and ``refused`` if a write arrived after another process
-had gained the lease.
+It prints ``gained TOKEN``, ``lost TOKEN`` and ``put REVISION``. It prints ``refused`` if a write arrived after another
+process had gained the lease.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Worker:
         self.note(f"{'gained' if event.leading else 'lost'} {event.token}")
 
     async def run(self, _: Emit) -> None:
-        """Run as a source. It starts after the previous source, when signals are handled."""
+        """Run as a source that starts after the previous source. By then, signals are handled."""
         print("up", flush=True)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.write())

@@ -26,12 +26,12 @@ LEASE = 1.0
 #: The number of tasks per flow.
 STEPS = 4
 
-# How often this process has claimed each job.
+# The number of times that this process has claimed each job.
 _claims: Counter[str] = Counter()
 
 
 async def _step() -> str:
-    """Record the claim under which this task runs. Records from an earlier claim must not appear later."""
+    """Record the claim under which this task runs. The file must not contain later records from an earlier claim."""
     await asyncio.sleep(random.random() * 0.03)
     flow = current_task().flow
     return f"{os.getpid()}:{_claims[flow]}"

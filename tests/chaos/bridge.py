@@ -2,8 +2,8 @@
 
 Producers in this process send numbered events with unusual topics and await each one. Some events are poison, which
 makes their handlers fail. Three consumers share the events. Consumers are killed and frozen at random moments, and the
-server is killed as well. At the end, every event that the bus acknowledged must have been handled or, if it was poison,
-must be a dead letter. The last line of the output is the result. The exit status is 0 on success.
+server is killed as well. At the end, every event that the bus acknowledged must have been handled, or must be a dead
+letter if it was poison. The last line of the output is the result. The exit status is 0 on success.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Result:
 
     published: set[int] = field(default_factory=set)
     poison: set[int] = field(default_factory=set)
-    #: How often each event was delivered.
+    #: The number of deliveries of each event.
     handled: Counter[int] = field(default_factory=Counter)
     dead: set[int] = field(default_factory=set)
     kills: int = 0
@@ -118,7 +118,7 @@ class Storm:
             await self._calm()
         return self.result
 
-    # -- what is sent, and what became of it -------------------------------------------------------------------------
+    # -- sending and checking ----------------------------------------------------------------------------------------
 
     async def _produce(self, router: Router) -> None:
         while not self.stopping:
@@ -146,7 +146,7 @@ class Storm:
         for path in self.directory.glob("handled-*"):
             yield from (int(line.split()[0]) for line in path.read_text().splitlines())
 
-    # -- who dies ----------------------------------------------------------------------------------------------------
+    # -- attacks -----------------------------------------------------------------------------------------------------
 
     async def _start(self, place: int) -> Process:
         argv = [sys.executable, "-m", "tests.chaos._bridge_consumer"]
@@ -156,7 +156,8 @@ class Storm:
             return await asyncio.create_subprocess_exec(*argv, *arguments, cwd=ROOT, stdout=pipe, stderr=log)
 
     async def _up(self, place: int) -> None:
-        """Wait until the consumer has reported that it is up. An earlier signal would end it without cleanup.
+        """Wait until the consumer has reported that it is up. A signal that arrived earlier would end it without
+        cleanup.
 
         A consumer that cannot connect to a server exits, and is restarted as a service would be.
         """
@@ -186,7 +187,7 @@ class Storm:
         self._consumers[place] = await self._start(place)
 
     async def _freeze(self) -> None:
-        """Freeze the consumer for so long that the server redelivers its events to other consumers."""
+        """Freeze the consumer long enough for the server to redeliver its events to other consumers."""
         process = self.chance.choice(self._consumers)
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGSTOP)

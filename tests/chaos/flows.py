@@ -49,7 +49,7 @@ class Result:
 
     flows: int = 0
     kills: int = 0
-    #: How many kills happened while a flow was running.
+    #: The number of kills that happened while a flow was running.
     interrupted: int = 0
     #: Violations, by flow number.
     lost: dict[int, list[str]] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Storm:
         self.directory, self.database = directory, database
         self.chance = random.Random(seed)
         self.result = Result()
-        # The process that forks each run, and the current run.
+        # The process that forks each run. It also prints how the run ended.
         self.runner: Process | None = None
         self.pid = 0
         self.life = 0
@@ -94,7 +94,7 @@ class Storm:
         await self._compare()
         return self.result
 
-    # -- lives -----------------------------------------------------------------------------------------------------
+    # -- runs ------------------------------------------------------------------------------------------------------
 
     async def _begin(self) -> None:
         argv = [sys.executable, "-m", "tests.chaos._flow_runner", str(self.directory), self.database.where]
@@ -158,10 +158,10 @@ class Storm:
     def _log(self) -> str:
         return (self.directory / "log").read_text()[-5000:]
 
-    # -- what is seen of them ----------------------------------------------------------------------------------------
+    # -- observations ----------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """After each death, read the new effects and check which of them are stored."""
+        """Read the effects since the last death, and check which of them are stored."""
         effects = self.directory / "effects"
         lines = effects.read_text().splitlines() if effects.exists() else []
         for line in lines[self.read :]:
@@ -198,7 +198,7 @@ async def _end(run: Run, *, exactly: bool) -> tuple[Any, ...]:
     """Return the final result of a flow: its state, and the state and results of each task."""
     try:
         given = await run
-    except Exception:  # noqa: BLE001  # after a reload it is another one; what failed is seen in the states
+    except Exception:  # noqa: BLE001  # a reloaded error has another type; the states show failures
         given = None
     return run.state, left_of(run.steps, run.state, exactly=exactly), given
 

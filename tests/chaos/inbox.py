@@ -36,7 +36,7 @@ __all__ = ["Result", "storm"]
 
 ROOT = Path(__file__).parents[2]
 
-#: The number of senders. It exceeds the capacity of the receiver, which must therefore refuse some requests.
+#: The number of senders. It exceeds the receiver's capacity, so the receiver must refuse some requests.
 SENDERS = 16
 LIMIT = 60.0
 
@@ -47,7 +47,7 @@ class Result:
 
     acknowledged: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
-    #: The run and the attempt of each handling in order, by request number.
+    #: The run and the attempt of each handler call in order, by request number.
     handled: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     kills: int = 0
     dead: int = 0
@@ -89,7 +89,7 @@ class Storm:
         self.directory = directory
         self.chance = random.Random(seed)
         self.result = Result()
-        # The address of the receiver, or None while it does not listen.
+        # The receiver's address. The future is not done while the receiver does not listen.
         self.url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.numbers = iter(range(1, 10**9))
         self.stopping = False
@@ -172,9 +172,9 @@ class Storm:
                 await asyncio.sleep(0.02)
 
     async def _post(self, client: aiohttp.ClientSession, number: int) -> int:
-        """Post with the same id until a response arrives, and return its status.
+        """Post with the same id until a response arrives, and return the response's status.
 
-        A request without a response may have been accepted. A rejection after it proves nothing, and is ignored.
+        A request without a response may have been accepted, so a rejection after it proves nothing and is ignored.
         """
         body = str(number).encode()
         signature = hmac.digest(SECRET, body, hashlib.sha256).hex()

@@ -53,9 +53,9 @@ class Result:
     stops: int = 0
     #: Jobs that are not complete or not correct.
     lost: list[str] = field(default_factory=list[str])
-    #: Jobs that were completed twice, or that have flow changes written after the claim was lost.
+    #: Jobs that were completed twice, or whose flows were written after the claim was lost.
     double: list[str] = field(default_factory=list[str])
-    #: Seconds from the kill of a worker until a different worker claimed its job.
+    #: Seconds between the kill of a worker and the next claim of its job.
     taken: list[float] = field(default_factory=list[float])
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ class Storm:
         self.workers: list[tuple[str, Process]] = []
         # Workers that have reported that they are running.
         self.up: set[str] = set()
-        # When each run was killed.
+        # The time at which each run was killed.
         self.killed: dict[str, float] = {}
 
     async def run(self, seconds: float, kills: int) -> Result:
@@ -111,7 +111,7 @@ class Storm:
                 name, priority = f"job-{len(self.ids)}", self.chance.choice(list(Priority))
                 after = self.chance.choice([0.0, 0.0, self.chance.random() * 0.3])
                 await queue.enqueue("deploy", id=name, priority=priority, after=after)
-                # Record the job only after the call, because a cancelled call may have stored nothing.
+                # A cancelled call may have stored nothing, so the job is recorded only after the call.
                 self.ids.append(name)
             await asyncio.sleep(0.05)
 
@@ -132,7 +132,7 @@ class Storm:
         while time.monotonic() < end or self.result.kills < kills:
             victim = self.chance.randrange(WORKERS)
             life, process = self.workers[victim]
-            # Some workers are killed while they start.
+            # The other workers are killed while they start.
             if self.chance.random() < 0.9:
                 await self._up(life, process)
             await asyncio.sleep(self.chance.random() * 0.4)
@@ -189,7 +189,7 @@ class Storm:
     def _errors(self) -> str:
         return (self.directory / "errors").read_text()[-5000:]
 
-    # -- the judgement -----------------------------------------------------------------------------------------------
+    # -- results ------------------------------------------------------------------------------------------------------
 
     async def _judge(self, queue: JobQueue) -> None:
         self.result.jobs = len(self.ids)
@@ -220,7 +220,7 @@ class Storm:
         return ended, claims
 
     def _in_order(self, job: str) -> bool:
-        """Return whether each task succeeded once, and no claim wrote a result after a later claim had."""
+        """Return whether each task succeeded once, and no claim wrote a result after a later claim had written one."""
         changes = self.database.rows(
             "SELECT seq, kind, new, result FROM lifecycle_flow_changes WHERE flow = %s ORDER BY seq", job
         )

@@ -34,7 +34,7 @@ __all__ = ["Result", "Write", "read", "start_worker", "storm", "up"]
 
 ROOT = Path(__file__).parents[2]
 WORKERS = 3
-#: The duration of a lease in seconds. It is short to make leases expire often.
+#: The duration of a lease in seconds, which is short so that leases expire often.
 LEASE = 1.0
 LIMIT = 60.0
 
@@ -62,18 +62,18 @@ class Result:
 
     @property
     def terms(self) -> set[int]:
-        """Return every known term. A killed process may have written without recording its token."""
+        """Return every known term, including those of killed processes that wrote without recording their token."""
         return self.tokens | {write.token for write in self.writes}
 
     @property
     def both(self) -> list[Write]:
-        """Return writes that were accepted after a different process had become leader."""
+        """Return the writes that were accepted after a different process had become leader."""
         terms = self.terms
         return [each for each in self.writes if any(each.token < term < each.revision for term in terms)]
 
     @property
     def shared(self) -> set[int]:
-        """Return tokens that two processes used for writes."""
+        """Return the tokens that two processes used for writes."""
         return {token for token in self.terms if len({each.pid for each in self.writes if each.token == token}) > 1}
 
     @property
@@ -86,7 +86,7 @@ class Result:
         return [f"{what}: {sorted(each, key=str)[:10]}" for what, each in found.items() if each]
 
     def note(self, line: str) -> None:
-        """Count the lines that a worker has written."""
+        """Evaluate a line that a worker has written."""
         word, _, number = line.partition(" ")
         if word == "refused":
             self.refused += 1
@@ -145,7 +145,7 @@ class Storm:
         await up(process, self._log)
 
     async def _freeze(self) -> None:
-        """Freeze the worker, usually for longer than its lease, to let another process lead when it continues."""
+        """Freeze the worker, usually for longer than its lease, so that another process leads before it continues."""
         process = self._workers[self._victim()]
         process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(self.chance.random() * 3 * LEASE)
@@ -185,7 +185,7 @@ async def start_worker(url: str, notes: Path, log: Path, *via: str, lease: float
 
 
 async def up(process: Process, log: Path) -> None:
-    """Wait until the worker has reported that it is up. An earlier signal would end it without cleanup."""
+    """Wait until the worker has reported that it is up. A signal that arrived earlier would end it without cleanup."""
     assert process.stdout is not None
     async with asyncio.timeout(LIMIT):
         assert await process.stdout.readline(), log.read_text()[-5000:]

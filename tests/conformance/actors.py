@@ -1,4 +1,4 @@
-"""Children for a conformance case: they follow the case and record what happens to them."""
+"""Children for a conformance case. They behave as the case defines, and record their starts, failures and stops."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Died(LifecycleError):
     """Raised when a child in a case ends abnormally."""
 
 
-def NORMAL(reason: Json) -> bool:  # noqa: N802  # OTP's three reasons without an error
+def NORMAL(reason: Json) -> bool:  # noqa: N802  # one of OTP's three normal reasons
     """Return whether OTP treats ``reason`` as a normal exit."""
     return reason in ("normal", "shutdown") or (isinstance(reason, list) and bool(reason) and reason[0] == "shutdown")
 
 
 class Diary:
-    """The recorded events, in the format of the case files, and the running children."""
+    """The recorded events, in the case files' format, and the running children."""
 
     def __init__(self) -> None:
         self.events: list[list[Json]] = []
@@ -39,9 +39,7 @@ class Diary:
         self.events.append(list(event))
 
     def make(self, name: str, behaviour: Json, grace: float) -> Any:
-        """Act as a child's start function, as the case defines: return a worker or an invalid value, raise, or
-        ignore.
-        """
+        """Act as a child's start function in the case: return a worker or an invalid value, raise, or ignore."""
         self.starts[name] += 1
         if self._does("crash", name, behaviour):
             self.write("start_crash", name)

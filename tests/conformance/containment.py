@@ -53,7 +53,7 @@ EXPECTED = {
 LIMIT = 20.0
 ROOT = Path(__file__).parents[2]
 
-#: Each process reports through a socket. The socket's credentials contain the process's pid outside any namespace.
+#: Each process reports through a socket, whose credentials contain the process's PID outside any namespace.
 FAMILY = """
 import os, signal, socket, sys
 def member(name, *steps):
@@ -202,7 +202,7 @@ class Family:
         return bool(select.select([self._app.stdout], [], [], 0)[0])
 
     def _end(self) -> None:
-        """End all processes through pidfds opened when the processes reported. The guard ends by itself."""
+        """End all processes through the pidfds that were opened when they reported. The guard ends by itself."""
         for name, fd in self._fds.items():
             if name != "guard":
                 with suppress(ProcessLookupError):

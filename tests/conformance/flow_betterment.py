@@ -1,7 +1,7 @@
-"""Intended differences from TaskFlow: error names, and cases that the file marks as quirks.
+"""Intended differences from TaskFlow: error names, and cases that the recording marks as quirks.
 
-`ERRORS` translates the names. Each rule in `RULES` converts an outcome of TaskFlow into ours. Rules apply only to cases
-with a ``quirk``. ``docs/reference/flows-taskflow.md`` lists both.
+`ERRORS` translates the names. Each rule in `RULES` converts one of TaskFlow's outcomes into ours, and applies only to
+cases with a ``quirk``. ``docs/reference/flows-taskflow.md`` lists both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["ERRORS", "JOB_ERRORS", "RULES", "Rule", "bettered"]
 Json = Any
 
 #: TaskFlow errors and our counterparts. If there are several, the object that raises the error determines which one
-#: applies. Errors not listed here do not come from TaskFlow, and have the same name and text in both.
+#: applies. Errors that are not listed here do not come from TaskFlow, and have the same name and text in both.
 ERRORS: dict[str, tuple[str, ...]] = {
     "MissingDependencies": ("MissingDependencies",),
     "AmbiguousDependency": ("AmbiguousDependency",),
@@ -113,7 +113,7 @@ def _a_reset_forgets_what_retries_know(case: Json, expected: Sequence[Json]) -> 
 
 
 def _a_reset_is_whole_or_refused(case: Json, expected: Sequence[Json]) -> None:
-    """Expect a reset from FAILURE to succeed, and a reset from any other state to be rejected without changes."""
+    """Expect a reset of a failed flow to succeed, and a reset in any other state to be rejected without changes."""
     before: Json = None
     done = refused = False
     for step, wanted in zip(case["steps"], case["expected"], strict=True):

@@ -1,4 +1,4 @@
-"""Builds our flows from the flow descriptions in a case file. Anything unknown in the file is an error."""
+"""Builds our flows from the descriptions in a case file. It rejects a file with anything unknown in it."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def only(spec: Json, known: Collection[str], what: str) -> None:
 
 @dataclass
 class World:
-    """Data shared by the functions in one case. It outlives the engine."""
+    """Data that the functions in one case share. It outlives the engine."""
 
     flags: dict[str, bool] = field(default_factory=dict)
-    #: Number of executions, for tasks that fail the first few times.
+    #: The number of executions of each task, for tasks that fail the first few times.
     calls: Counter[str] = field(default_factory=Counter)
 
     def build(self, spec: Json) -> Flow | Task:
@@ -138,7 +138,7 @@ def _rebind(spec: Json, does: Json) -> dict[str, str]:
 
 
 def _provides(given: Json, does: Json) -> Json:
-    """Convert ``provides`` for `task`. JSON has no sets, so a list of names may mean keys of an object."""
+    """Convert ``provides`` for `task`. JSON has no sets, so a list of names may mean a set of keys."""
     by_key = isinstance(given, list) and isinstance(does.get("return"), dict)
     return frozenset(given) if by_key else given
 
@@ -164,7 +164,7 @@ def _echo(names: Sequence[str]) -> Callable[..., Any]:
 
     kind = inspect.Parameter.KEYWORD_ONLY
     signature = inspect.Signature([inspect.Parameter(name, kind) for name in names])
-    setattr(undo, "__signature__", signature)  # noqa: B010  # type checkers know no such attribute
+    setattr(undo, "__signature__", signature)  # noqa: B010  # unknown to type checkers
     return undo
 
 

@@ -1,4 +1,4 @@
-"""Comparison between the outcome of a step and the expected outcome."""
+"""Compares a step's outcome with the expected outcome."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["EACH_EVENT_WRITTEN", "compared", "ended_alike", "same_error", "same_
 
 Json = Any
 
-#: The mark of cases in which the process dies between two events that our engine may write in one transaction.
+#: Marks cases in which the process dies between two events that our engine may write in one transaction.
 EACH_EVENT_WRITTEN = "exact-if-each-event-is-its-own-write"
 
 
 def compared(outcome: Outcome, expected: Json, *, order: str, edited: bool) -> Iterator[str]:
-    """Yield the differences. Ignore an expected None. If ``edited``, failures may come from the store alone."""
+    """Yield the differences. An expected None is ignored. If ``edited``, failures may come from the store alone."""
     if expected["events"] is not None and not _same_order(outcome.events, expected["events"], order):
         yield f"events: expected {expected['events']!r}, got {outcome.events!r}"
     if expected["engine_states"] not in (None, outcome.engine_states):
@@ -62,8 +62,7 @@ def _same_order(ours: list[Json], theirs: list[Json], order: str) -> bool:
 def _announced_after_the_phase(events: list[Json]) -> list[Json]:
     """Move each suspension after the changes that were stored in the same transaction.
 
-    These are at least the steps that one phase starts or prepares. TaskFlow stores and announces each of them
-    separately.
+    One phase starts or prepares several steps. TaskFlow stores and announces each of them separately.
     """
     places = [place for place, event in enumerate(events) if event[0] == "flow" and event[3] == "SUSPENDING"]
     for place in places:
@@ -127,7 +126,7 @@ def same_error(ours: BaseException | None, theirs: Json, *, edited: bool = False
 
 
 def _among(ours: BaseException, theirs: list[str]) -> bool:
-    """Return whether at least one step failed, and each failed step is in ``theirs``."""
+    """Return whether a step failed and all steps that failed are in ``theirs``."""
     left = list(theirs)
     for said in _said(ours):
         found = next((each for each in left if each == said or _kind(said) in ERRORS.get(_kind(each), ())), None)

@@ -1,8 +1,8 @@
-"""Recordings of TaskFlow's job queues and workers, replayed on our queue.
+"""Replays recordings of TaskFlow's job queues and workers on our queue.
 
-Our queue follows TaskFlow's ZooKeeper queue. Claims expire as in TaskFlow's Redis queue, because the ZooKeeper queue
-has no expiry. Waiting jobs are ordered by priority and then by age, as TaskFlow documents. A worker's death is noticed
-when its claim expires. The tests advance the queue's clock, so they do not sleep.
+Our queue follows TaskFlow's ZooKeeper queue, which has no expiry. Claims expire as in TaskFlow's Redis queue. Waiting
+jobs are ordered by priority and then by age, as TaskFlow documents. A worker's death is noticed when its claim expires.
+The tests advance the queue's clock, so they do not sleep.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["WORKED", "check_job", "check_worker"]
 
 Json = Any
 
-#: Seconds: the timeout for expected events, and the default duration of a claim.
+#: The timeout for expected events, and the default duration of a claim, in seconds.
 _LIMIT, _LEASE = 30.0, 5.0
 
 
@@ -60,12 +60,12 @@ class _Stage:
         self._now = 0.0
         self._queue, self._other = [JobQueue(flows), JobQueue(flows)]
         for queue in (self._queue, self._other):
-            # A clock that the case advances, so that claims expire without sleeping.
+            # The case advances this clock, so that claims expire without sleeping.
             queue.now = lambda: self._now
         self._jobs: dict[str, Job] = {}
 
     def in_order(self, wanted: Json) -> Json:
-        """Return the jobs in our order: highest priority first, then oldest."""
+        """Return the jobs in our order: the highest priority first, then the oldest."""
         if not isinstance(wanted, list):
             return wanted
         first = list(Priority)
@@ -81,7 +81,7 @@ class _Stage:
             return await _VERBS[verb](self, *arguments)
         except Unknown:
             raise
-        except Exception as error:  # noqa: BLE001  # it is compared
+        except Exception as error:  # noqa: BLE001  # the error is compared
             return f"!{type(error).__name__}"
 
     async def post(self, name: str, priority: str = "NORMAL") -> str:
@@ -113,7 +113,7 @@ class _Stage:
         return "ok"
 
     async def die_elsewhere(self) -> str:
-        """Do nothing: a dead worker never extends its claim."""
+        """Do nothing, because a dead worker never extends its claim."""
         return "ok"
 
     async def extend(self, name: str, seconds: str) -> bool:
@@ -136,7 +136,7 @@ class _Stage:
         self._now += float(seconds)
 
     async def wait(self, _: str) -> str:
-        """Return immediately whether a job is available. TaskFlow waits, and raises if no job arrives."""
+        """Return immediately whether a job is available. TaskFlow waits, and raises an error if no job arrives."""
         return "nothing" if await self._queue.claim() is None else "ok"
 
     async def wait_for_end(self, name: str, seconds: str) -> bool:
@@ -206,8 +206,8 @@ def _endless(begun: asyncio.Event) -> Flow:
     return _flow(_five, wait)
 
 
-#: Inputs for each worker case: a function that creates the flow, and the arguments of the job. The flow may set the
-#: given event when it has started.
+#: A function that creates the flow, and the job's arguments, for each worker case. The flow may set the given event
+#: when it has started.
 _GIVEN: dict[str, tuple[Callable[[asyncio.Event], Flow], dict[str, Any]]] = {
     "K01-success-consumed": (lambda _: _flow(_five), {}),
     "K02-reverted-flow-is-still-consumed": (lambda _: _flow(_five, _fails), {}),
@@ -222,7 +222,7 @@ WORKED: Collection[str] = tuple(_GIVEN)
 
 
 async def check_worker(case: Json, store: Store) -> list[str]:
-    """Return the differences for a worker case: the results of the job and of its flow."""
+    """Return the differences for a worker case, in the results of the job and of its flow."""
     only(case, {"id", "zookeeper", "redis", "source"}, "the case")
     make, values = _GIVEN[case["id"]]
     wanted = {name: case["zookeeper"][name] for name in ("job_state", "flow_state")}
@@ -238,6 +238,6 @@ async def check_worker(case: Json, store: Store) -> list[str]:
         flow_state = (await flows.store.load("job")).flow.state
         got = {"job_state": (await queue.get("job")).state.value, "flow_state": flow_state}
     if wanted["flow_state"] is None:
-        # TaskFlow's flow has no state before it runs. Ours is stored when the job is claimed.
+        # TaskFlow's flow has no state before it runs, while our flow is stored when the job is claimed.
         wanted["flow_state"] = "PENDING"
     return [] if got == wanted else [f"expected {wanted!r}, got {got!r}"]

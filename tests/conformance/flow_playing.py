@@ -1,7 +1,7 @@
-"""Plays the steps of one case with our engine and a store, and records each outcome in the format of the file.
+"""Plays the steps of one case with our engine and a store, and records each outcome in the case file's format.
 
-TaskFlow's engine compiles and prepares a flow. Our engine takes a compiled plan. It is therefore created by the first
-step that needs an engine, and created again after the store was edited.
+TaskFlow's engine compiles and prepares a flow, while our engine takes a compiled plan. The first step that needs our
+engine therefore creates it. It is created again after the store was edited.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STORES: dict[str, Callable[[Path], Store]] = {
 
 _ID = "case"
 _SAID = {"SUCCESS", "FAILURE", "REVERTED", "REVERT_FAILURE"}
-#: Options that suspend the engine at its n-th state. TaskFlow has several ways to suspend.
+#: Options that suspend the engine at its n-th state. TaskFlow can suspend in several ways.
 _SUSPENDING = ("suspend_at_state", "suspend_call_at_state", "close_at_state")
 _RUN = {"op", "suspend_when", "throw_at_state", "crash_at", *_SUSPENDING}
 
@@ -54,7 +54,7 @@ class Outcome:
     """The outcome of one step."""
 
     events: list[Json] = field(default_factory=list)
-    #: Transitions that our table allows and TaskFlow does not announce: steps that start again after a crash.
+    #: Transitions of steps that start again after a crash. Our table allows them, and TaskFlow does not announce them.
     restarted: list[str] = field(default_factory=list)
     engine_states: list[str] = field(default_factory=list)
     raised: BaseException | None = None
@@ -83,11 +83,11 @@ class Stage:
 
     @property
     def id(self) -> str:
-        """The id of the flow."""
+        """The flow's id."""
         return _ID
 
     def executed_too_often(self, changes: Sequence[Change]) -> list[str]:
-        """Describe tasks that were executed more often than the store recorded."""
+        """Describe the tasks that were executed more often than the store recorded."""
         begun = Counter(change.name for change in changes if change.kind == "task" and change.new == "RUNNING")
         return [
             f"{name} was executed {times} times, and {begun[name]} times that is stored"
@@ -111,7 +111,7 @@ class Stage:
         only(step, known, f"the step {op!r}")
         return await getattr(self, method)(step)  # type: ignore[no-any-return]  # one of the methods below
 
-    # -- steps that show nothing -----------------------------------------------------------------------------------
+    # -- steps without an outcome ----------------------------------------------------------------------------------
 
     async def _reload(self, step: Json) -> None:
         self._spec = step.get("flow", self._spec)
@@ -141,7 +141,7 @@ class Stage:
         await self.store.commit(batch)
         self._engine = None
 
-    # -- steps that do something with the engine ---------------------------------------------------------------------
+    # -- steps that use the engine ------------------------------------------------------------------------------------
 
     async def _run(self, step: Json) -> Outcome:
         outcome = Outcome()
@@ -153,7 +153,7 @@ class Stage:
                 await engine.prepare()
             await engine.run()
             outcome.raised = engine.error()
-        except (Exception, Crash) as error:  # noqa: BLE001  # it is compared
+        except (Exception, Crash) as error:  # noqa: BLE001  # the error is compared
             outcome.raised = error
         return await self._seen(outcome)
 
@@ -176,12 +176,12 @@ class Stage:
             engine = await self._ready()
             self._watch(engine, outcome, step)
             await what(engine)
-        except Exception as error:  # noqa: BLE001  # it is compared
+        except Exception as error:  # noqa: BLE001  # the error is compared
             outcome.raised = error
         return await self._seen(outcome)
 
     async def _ready(self) -> Engine:
-        """Return the engine. A new engine continues from the stored state."""
+        """Return the engine, or a new one that continues from the stored state."""
         if self._engine is None:
             plan = compile_flow(self._world.build(self._spec))
             if not self._created:
@@ -264,7 +264,8 @@ _STEPS = {
 }
 
 
-# -- what is written into the store by other hands -------------------------------------------------------------------
+# -- edits of the store
+# ------------------------------------------------------------------------------------------------
 
 
 def _save(row: StepRow, value: Json) -> StepRow:

@@ -50,7 +50,7 @@ def check(case: Json, store: str = "memory", others: Mapping[str, Json] | None =
         only(case, _CASE | _CRASH, "the case")
         with tempfile.TemporaryDirectory() as directory:
             return asyncio.run(_check(bettered(case), store, Path(directory), others or {}))
-    except Exception as error:  # noqa: BLE001  # a failure like any other
+    except Exception as error:  # noqa: BLE001  # any error is a failure
         return [f"could not be played: {error!r}"]
 
 
@@ -74,7 +74,7 @@ async def _played(case: Json, store: Any) -> tuple[list[Outcome | None], list[st
             await stage.perform(step, expected) for step, expected in zip(case["steps"], case["expected"], strict=True)
         ]
         changes = await store.changes(stage.id, limit=_MANY)
-    # A store that was edited has gaps.
+    # The history of a store that was edited has gaps.
     continuous = all(step["op"] != "storage" for step in case["steps"])
     return outcomes, [*illegal(changes, continuous=continuous), *stage.executed_too_often(changes)]
 
@@ -135,7 +135,7 @@ def _check_queue(checked: Callable[..., Coroutine[Any, Any, list[str]]], case: J
     try:
         with tempfile.TemporaryDirectory() as directory:
             return asyncio.run(checked(case, STORES[store](Path(directory))))
-    except Exception as error:  # noqa: BLE001  # a failure like any other
+    except Exception as error:  # noqa: BLE001  # any error is a failure
         return [f"could not be played: {error!r}"]
 
 

@@ -84,7 +84,7 @@ class _Stage:
     def _answer(self, result: Json, *call: Json) -> None:
         self.results.append([list(call), result])
 
-    # -- what happens to it ---------------------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------------------------
 
     async def sleep(self, ms: float) -> None:
         await asyncio.sleep(ms / 1000)
@@ -100,12 +100,12 @@ class _Stage:
         await asyncio.sleep(_AFTER_KILL)
 
     async def unlink(self, _: str) -> None:
-        """Do nothing, since our children are not linked."""
+        """Do nothing, because our children are not linked."""
 
-    # -- what is asked of it ----------------------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------------------------------
 
     async def _in_turn(self) -> None:
-        """Wait like a caller of OTP's supervisor, which starts and stops its children before it replies.
+        """Wait as a caller of OTP's supervisor does, which starts and stops its children before it replies.
 
         OTP's supervisor executes pending restarts only after it has replied to the waiting callers.
         """
@@ -118,7 +118,8 @@ class _Stage:
         while not condition():
             if await anext(changes, _OVER) is _OVER:
                 return
-            # Long enough for the supervisor to decide after a change, and too short for it to act on the decision.
+            # This is long enough for the supervisor to decide after a change, but too short for it to act on the
+            # decision.
             await asyncio.sleep(AT_ONCE / 10)
 
     def _any(self, *statuses: Status) -> bool:
@@ -240,7 +241,7 @@ def _pid(child: WorkerState) -> str:
     return "restarting" if child.status is Status.PENDING else "undefined"
 
 
-#: Actions that a case may contain.
+#: The actions that a case may contain.
 ACTIONS: dict[str, Callable[..., Awaitable[None]]] = {
     "add": _Stage.add,
     "alive": _Stage.report_alive,

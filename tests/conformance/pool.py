@@ -1,12 +1,11 @@
-"""Replays recorded phase changes of a pool worker on our pool worker.
+"""Replays recorded phase changes on our pool worker.
 
 ``python -m tests.conformance.pool FILE.json`` prints the differences. Its last line is ``N passed, M failed``. The
-format is that of ``tests/data/pool_transitions.json``: each of its ``vectors`` contains ``steps``, each a phase and a
-reason, and the final phase.
+format is that of ``tests/data/pool_transitions.json``: each of its ``vectors`` has a final phase, and ``steps`` with a
+phase and a reason each.
 
 Each sequence is compared with the transitions and reasons in our copy of that file. It is also compared with the phases
-that result from the status, the calls and the health of a worker. A transition that only one of the two allows is a
-failure.
+that result from a worker's status, calls and health. A transition that only one of the two allows is a failure.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ START = Point(Status.CREATED, leased=False, healthy=True)
 
 
 def moves(point: Point) -> Iterator[Point]:
-    """Yield the points after one change of status or lease, or none, each with and without a change of health."""
+    """Yield the points after at most one change of status or lease, each with and without a change of health."""
     others = [point._replace(status=status) for status in TRANSITIONS[point.status]]
     if point.leased:
         others.append(point._replace(leased=False))
@@ -68,7 +67,7 @@ def moves(point: Point) -> Iterator[Point]:
 
 
 def reachable(start: Point = START, *, within: Phase | None = None) -> set[Point]:
-    """Return all points that are reachable from ``start``. With ``within``, do not leave that phase."""
+    """Return the points that are reachable from ``start``, optionally without leaving the phase ``within``."""
     known, left = {start}, [start]
     while left:
         new = {point for point in moves(left.pop()) if within in (None, point.phase)} - known

@@ -1,8 +1,8 @@
 """Records the behaviour of Erlang/OTP: ``python -m tests.conformance.recording FILE.json``.
 
-It runs the flags, children and actions of each case in the file on OTP's supervisor, and replaces the recorded results.
-It needs ``escript`` from Debian's ``erlang-base``. With ``--check`` it writes nothing and prints the differences from
-the file.
+For each case in the file, it runs the flags, children and actions on OTP's supervisor, and replaces the recorded
+results. It needs ``escript`` from Debian's ``erlang-base``. With ``--check`` it writes nothing and prints the
+differences from the file.
 """
 
 from __future__ import annotations

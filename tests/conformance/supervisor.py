@@ -32,8 +32,7 @@ _BEHAVIOUR = {"sup", "start_ms", "stop_ms", "stop_reason"} | {
     f"{what}_{when}" for what in ("bad", "crash", "fail", "ignore") for when in ("on", "from")
 }
 
-#: An intended difference: a supervisor that reaches its restart limit has failed. A transient one is therefore
-#: restarted.
+#: An intended difference: a supervisor that reaches its restart limit has failed, so a transient one is restarted.
 _OURS: dict[str, Json] = {
     "71": {
         "events": [
@@ -94,7 +93,7 @@ def check(case: Json) -> list[str]:
     try:
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
             outcome = runner.run(_bounded(case))
-    except Exception as error:  # noqa: BLE001  # a failure like any other
+    except Exception as error:  # noqa: BLE001  # any error is a failure
         return [f"could not be played: {error!r}"]
     return [
         f"{what}: expected {wanted!r}, got {got!r}"
@@ -124,7 +123,7 @@ def _compared(case: Json, outcome: Outcome) -> list[tuple[str, Json, Json]]:
 
 
 def _start(start: Json, *, like: Json = None) -> Json:
-    """Return whether the start succeeded. If not, also return the child named in the error. The error text is ours."""
+    """Return whether the start succeeded. If not, also return the child that the error names, without its text."""
     if start == "ok":
         return "ok"
     culprit = _culprit(start if like is None else like)
@@ -143,7 +142,7 @@ def _culprit(start: Json) -> str | None:
 
 
 def _events(case: Json, events: list[Json], *, unordered: bool) -> Json:
-    """Return the events, except stop requests without a grace period, which arrive only by chance."""
+    """Return the events. Leave out stop requests without a grace period, which arrive only by chance."""
     curt = {child.get("id") for child in _everybody(case) if child.get("shutdown") in ("brutal_kill", 0)}
     kept = [event for event in events if not (event[0] == "stopping" and event[1] in curt)]
     return Counter(json.dumps(event) for event in kept) if unordered else kept

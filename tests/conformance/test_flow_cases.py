@@ -1,4 +1,4 @@
-"""Each recorded TaskFlow case has the same outcome with each store, or our own outcome if the case is a quirk."""
+"""Each recorded TaskFlow case has the same outcome with each store, except for quirks, which have our own outcome."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ FILE = Path(__file__).parents[1] / "data" / "taskflow_conformance.json"
 DATA = json.loads(FILE.read_text())
 CASES = {case["id"]: case for case in DATA["cases"]}
 PLAYS = dict(flows.plays(DATA))
-#: Cases that run on a server: all in `make chaos`, a fifth in the suite. Each takes longer there, and tests the same
-#: guarantees.
+#: The cases that run on a server: all of them in `make chaos`, and a fifth in the suite. They take longer on a server,
+#: and test the same guarantees.
 ON_SERVER = list(PLAYS)[:: 1 if "LIFECYCLE_CHAOS" in os.environ else 5]
 #: One case of each kind, each with several steps.
 SIMPLE, CRASH, RESET = (
@@ -61,7 +61,7 @@ def test_each_rule_betters_a_case() -> None:
 
 
 def test_a_reset_that_is_half_done_in_taskflow_is_done_from_failure_and_else_refused() -> None:
-    """The recorded file contains no such reset."""
+    """The recording does not contain this kind of reset."""
     flow: Any = {
         "type": "linear",
         "name": "f",
@@ -239,7 +239,7 @@ def test_a_suspension_is_announced_after_the_changes_stored_with_its_cause() -> 
     case = {"id": "own", "flow": flow, "order": "exact", "expected": [outcome]}
     case |= {"steps": [{"op": "run", "suspend_when": ["retry", "r", "RETRYING"]}]}
     assert flows.check(case) == []
-    # The event may be missing, but may not follow later ones.
+    # The event may be missing, but may not come after later events.
     events.insert(4, events.pop(8))
     assert flows.check(case)
 

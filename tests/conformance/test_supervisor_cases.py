@@ -1,4 +1,4 @@
-"""Our supervisor agrees with Erlang/OTP's supervisor in each case."""
+"""In each case, our supervisor behaves as Erlang/OTP's supervisor does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Supervisors built from the data in a case: OTP's flags and child specs converted to ours."""
+"""Builds supervisors from the data in a case, by converting OTP's flags and child specs to ours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["AT_ONCE", "spec", "tree"]
 Json = Any
 
 _RESTART = {"permanent": "always", "transient": "on_failure", "temporary": "never"}
-#: OTP restarts a child immediately, but replies to waiting callers first. Here, virtual time must advance in between.
+#: OTP restarts a child immediately, but replies to waiting callers first. Ours waits this many seconds of virtual time.
 AT_ONCE = 1e-4
 
 

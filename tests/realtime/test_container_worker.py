@@ -1,4 +1,4 @@
-"""Container workers on a real engine: Podman, which the module starts."""
+"""Container workers on a real engine: Podman, which this module starts."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="these containers are started by root"),
 ]
 
-# Prints that it is up once it handles SIGTERM, and exits with 0 on it.
+# Prints "up" once it handles SIGTERM, and exits with 0 when it receives SIGTERM.
 OBEDIENT = ["sh", "-c", "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done"]
-# The first process of a container ignores signals that it does not handle.
+# A container's first process ignores signals that it does not handle.
 STUBBORN = ["sh", "-c", "echo up; while :; do sleep 1; done"]
 
 
@@ -53,7 +53,7 @@ def engine(podman: tuple[Engine, str], record_property: Callable[[str, object], 
 
 
 class Output:
-    """The lines printed by a worker. A test can wait for one of them."""
+    """The lines that a worker prints. A test can wait for one of them."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
@@ -89,7 +89,7 @@ async def eventually(condition: Callable[[], Awaitable[object]]) -> None:
 
 @asynccontextmanager
 async def seen(engine: Engine, worker: ContainerWorker) -> AsyncIterator[DockerContainer]:
-    """Return the engine's data about the container of ``worker``."""
+    """Return the engine's data about the worker's container."""
     assert worker.container is not None
     async with client(engine) as docker:
         yield docker.containers.container(worker.container)
@@ -110,7 +110,8 @@ async def ended(worker: ContainerWorker) -> Exit:
         return await worker.wait()
 
 
-# -- how it ends -------------------------------------------------------------------------------------------------------
+# -- exits
+# --------------------------------------------------------------------------------------------------------------
 
 
 async def test_output_and_status_are_those_of_the_command_and_nothing_is_left(engine: Engine) -> None:
@@ -203,7 +204,8 @@ async def test_container_removed_from_outside_is_a_failure(engine: Engine) -> No
     assert "was removed from outside" in str(end.error)
 
 
-# -- how it is stopped -------------------------------------------------------------------------------------------------
+# -- stopping
+# ----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_stop_ends_the_container_and_leaves_nothing(engine: Engine) -> None:
@@ -230,7 +232,7 @@ async def test_a_start_that_is_cancelled_leaves_no_container(engine: Engine) -> 
     worker = made(engine, *STUBBORN)
     starting = asyncio.create_task(worker.start())
     await eventually(lambda: containers(engine))
-    # The result is the same, whatever the progress of the start.
+    # No container must be left, however far the start has got.
     starting.cancel()
     await asyncio.wait({starting})
     await worker.stop(LIMIT if starting.cancelled() else 0)
@@ -303,7 +305,8 @@ async def test_a_suspension_refused_by_the_engine_raises_and_leaves_it_running(e
         assert not (await details(engine, worker))["State"]["Paused"]
 
 
-# -- what cannot start -------------------------------------------------------------------------------------------------
+# -- failures to start
+# -------------------------------------------------------------------------------------------------
 
 
 async def test_a_missing_command_is_reported_with_the_engines_message(engine: Engine) -> None:
@@ -360,7 +363,8 @@ async def test_an_engine_that_goes_away_is_reported_and_the_next_start_cleans_up
         engine.close()
 
 
-# -- what is above it --------------------------------------------------------------------------------------------------
+# -- lifetimes and supervisors
+# -----------------------------------------------------------------------------------------
 
 
 async def test_a_supervisor_starts_it_again_when_it_crashes(engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""Nothing outlives its parent: apps are killed, and their surviving processes are counted. Other processes survive."""
+"""Nothing outlives its parent: tests kill apps and count surviving processes. Other processes must survive."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stranger() -> Iterator[Family]:
 
 @pytest.fixture
 def doomed() -> Iterator[Callable[[int], int]]:
-    """Return a function that opens a pidfd of a process under test. Those processes are killed after the test."""
+    """Return a function that opens a pidfd for a process under test. These processes are killed after the test."""
     with ExitStack() as stack:
 
         def doom(pid: int) -> int:
@@ -67,7 +67,7 @@ def ended(fd: int, limit: float = LIMIT) -> bool:
 
 
 class Lines(asyncio.Queue[str]):
-    """Collects the lines of a worker."""
+    """Collects the lines that a worker prints."""
 
     def __call__(self, line: str, stream: str) -> None:
         self.put_nowait(line)
@@ -114,7 +114,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def run(doomed: Callable[[int], int]) -> Iterator[Callable[..., tuple[subprocess.Popen[str], list[int]]]]:
-    """Return a function that starts an app which prints this many pids, and returns the app and a pidfd for each."""
+    """Return a function that starts an app that prints ``count`` PIDs. It returns the app and a pidfd per PID."""
     with ExitStack() as stack:
 
         def start(code: str, count: int) -> tuple[subprocess.Popen[str], list[int]]:
@@ -148,7 +148,7 @@ def test_survivors_match_the_table_and_other_processes_are_unharmed(stranger: Fa
     assert len(before) == 9
 
 
-# -- a worker that ends while we live -------------------------------------------------------------------------------
+# -- a worker that ends before its app -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("level", ["auto", "guard"])
@@ -231,7 +231,7 @@ async def test_loops_in_threads_share_the_guard() -> None:
 
 
 def held_by(pid: int) -> list[str]:
-    """Return the open descriptors of a process."""
+    """Return the files that a process has open."""
     found = []
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -246,7 +246,7 @@ async def test_the_guard_has_its_own_session_and_ignores_signals() -> None:
         async with asyncio.timeout(LIMIT):
             while guard.name() != "lifecycle-guard" or guard.cwd() != "/":
                 await asyncio.sleep(0.005)
-            # Its parent's pidfd is the last one it opens.
+            # The guard opens its parent's pidfd last.
             notes = ["/memfd"] * 2
             while held_by(guard.pid) != ["/dev/null", "/dev/null", *notes, "anon_inode", "pipe"]:
                 await asyncio.sleep(0.005)
@@ -283,7 +283,7 @@ async def test_a_killed_guard_is_replaced_with_its_state(run: Any, doomed: Calla
     assert ended(new)
 
 
-#: In an app: more cgroups than fit into a pipe, with the relevant one last.
+#: The body of an app that adds more cgroups than fit into a pipe. The cgroup that matters is the last one.
 MANY_PLACES = """
             for number in range(3000):
                 guard_manager.add_cgroup(f"/sys/fs/cgroup/none/lifecycle-{number:060}")
@@ -292,7 +292,7 @@ MANY_PLACES = """
 
 
 async def _is_cleared(place: Path) -> None:
-    """Wait until the guard has killed all processes in ``place``. It is not a cgroup, so the guard creates a file."""
+    """Wait until the guard has tried to clear ``place``. It is not a cgroup, so the guard creates a file there."""
     async with asyncio.timeout(LIMIT):
         while not (place / "cgroup.kill").exists():
             await asyncio.sleep(0.01)
@@ -358,7 +358,7 @@ async def test_a_guard_that_is_killed_again_and_again_is_replaced_ever_more_slow
             guard = doomed(guard_manager.pid)
             end(guard)
             assert ended(guard)
-            # A failed start would count for the supervisor, so no start fails.
+            # No start may fail, because the supervisor would count it as a failure.
             async with ProcessWorker("b", "sleep", "1000"):
                 assert not ended(doomed(guard_manager.pid), 0)
     assert time.monotonic() - began > 0.1 + 0.2 + 0.4
@@ -567,7 +567,7 @@ async def test_a_daemon_that_moves_itself_out_of_the_cgroup_ends_with_its_worker
 
 
 async def _removal_that_is_held_up_by(late: subprocess.Popen[bytes], clock: Clock) -> asyncio.Task[bool]:
-    """Remove a cgroup after its first member was killed and ``late`` has entered it."""
+    """Remove a cgroup after its first member was killed and the process ``late`` has entered it."""
     while True:
         try:
             place = Cgroup()
@@ -579,7 +579,7 @@ async def _removal_that_is_held_up_by(late: subprocess.Popen[bytes], clock: Cloc
             place.move(quick.pid)
             removing = asyncio.create_task(place.remove())
             await asyncio.sleep(0)
-            # If the first process died so early that the cgroup is gone, use the next one.
+            # The cgroup may be gone if the first process died too early. Use the next one then.
             with suppress(OSError):
                 place.move(late.pid)
             quick.kill()
@@ -590,7 +590,7 @@ async def _removal_that_is_held_up_by(late: subprocess.Popen[bytes], clock: Cloc
 
 @pytest.mark.parametrize(("seconds", "removed"), [(5, True), (15, False)])
 async def test_a_cgroup_that_takes_long_to_become_empty_is_removed(clock: Clock, seconds: float, removed: bool) -> None:
-    """Its worker removes it while the code that releases the guard waits. Afterwards that code removes it."""
+    """The worker removes the cgroup, and so does the code that releases the guard and waits in the meantime."""
     guard_manager.acquire()
     with subprocess.Popen(["sleep", "1000"]) as late:
         try:
@@ -648,7 +648,7 @@ async def test_the_notes_for_the_guard_do_not_grow_with_each_worker_that_ever_wa
                 log.compact([f"@{tmp_path / 'there'}"])
         assert sum(os.fstat(file).st_size for file in log.files) < 200_000
         guard.stdin.close()
-        # The kill file of the first one: this is not a cgroup, so it becomes a plain file.
+        # The directory is not a cgroup, so writing to its kill file creates a plain file.
         async with asyncio.timeout(LIMIT):
             while not (tmp_path / "there" / "cgroup.kill").exists():
                 await asyncio.sleep(0.01)

@@ -59,11 +59,11 @@ class Seen:
                 pytest.fail(f"no such event; the events were: {self.pairs}")
 
     async def wait_for(self, change: str, path: Path) -> None:
-        """Wait for an event, and forget all events up to it."""
+        """Wait for an event, and forget all events up to and including it."""
         await self.until(lambda: (change, path) in self.pairs)
 
     async def after(self, sentinel: Path) -> list[tuple[str, Path]]:
-        """Write ``sentinel``, return all changes before its event, and forget them."""
+        """Write ``sentinel``, and return all changes that are reported before it. Forget them."""
         sentinel.write_text("sentinel")
         await self.wait_for("added", sentinel)
         before = [pair for pair in self.pairs if pair[1] != sentinel]
@@ -88,7 +88,7 @@ def replace(path: Path, text: str) -> None:
 
 
 def link(path: Path, target: str) -> None:
-    """Swap a link in one step."""
+    """Replace a link in one step."""
     beside = path.with_name(path.name + "_tmp")
     beside.symlink_to(target)
     beside.replace(path)
@@ -232,7 +232,7 @@ async def test_a_file_that_was_added_and_deleted_causes_no_event(tmp_path: Path)
 
 
 def config_map(root: Path) -> Path:
-    """A mounted ConfigMap with the layout that Kubernetes uses."""
+    """Create a mounted ConfigMap with the layout that Kubernetes uses."""
     (root / "..2026_1").mkdir(parents=True)
     (root / "..2026_1" / "app.yaml").write_text("one")
     (root / "..data").symlink_to("..2026_1")
@@ -241,7 +241,7 @@ def config_map(root: Path) -> Path:
 
 
 def update_config_map(root: Path, number: int) -> None:
-    """Update files as the kubelet does: create a new directory, swap the link, remove the old directory."""
+    """Update files as the kubelet does: create a new directory, replace the link, and remove the old directory."""
     (root / f"..2026_{number}").mkdir()
     (root / f"..2026_{number}" / "app.yaml").write_text(f"number {number}")
     link(root / "..data", f"..2026_{number}")
@@ -338,7 +338,7 @@ async def test_a_link_to_a_directory_outside_is_not_followed(tmp_path: Path, whe
     async with watching(root) as seen:
         if when == "later":
             (root / "inner" / name).symlink_to(outside)
-            # A new directory makes the source update its watches.
+            # The source updates its watches when a directory is added.
             (root / "new").mkdir()
         (outside / "7" / "file").write_text("x")
         for number, place in enumerate((root, root / "inner", root / "inner" / "deep")):
@@ -386,7 +386,7 @@ async def test_links_in_a_circle_are_harmless(tmp_path: Path) -> None:
         assert await seen.after(tmp_path / "sentinel") == [("added", tmp_path / "a" / "file")]
 
 
-# -- what counts -----------------------------------------------------------------------------------------------
+# -- which changes are reported --------------------------------------------------------------------------------
 
 
 async def test_ignored_names_count_below_the_watched_directory_only(tmp_path: Path) -> None:
@@ -467,7 +467,7 @@ async def test_polling_causes_the_same_events(tmp_path: Path) -> None:
         await seen.wait_for("deleted", tmp_path / "sub" / "inner")
 
 
-# -- what goes wrong -------------------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------------------
 
 
 async def test_a_path_that_does_not_exist_fails_the_start_and_is_named(tmp_path: Path) -> None:
@@ -489,7 +489,7 @@ async def test_a_name_that_is_not_utf_8_is_skipped_counted_and_logged_once(
     router.add_source(source)
     async with running(router):
         for number in range(2):
-            # Each write breaks the watches; other changes are still reported.
+            # Each write breaks the watches, but changes to other files are still reported.
             odd.write_text(str(number))
             (tmp_path / f"even {number}").write_text("x")
             await seen.wait_for("added", tmp_path / f"even {number}")
@@ -546,11 +546,11 @@ async def test_a_restarted_source_reports_changes_since_its_failure(tmp_path: Pa
 
 @pytest.fixture
 async def as_anybody() -> AsyncIterator[Path]:
-    """Return a directory of another user. Root runs the test."""
+    """Yield a directory while the test runs as an unprivileged user, if root started it."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name).resolve()
         async with watching(directory) as seen:
-            # Modules that are imported later may be unreadable.
+            # Import every module that a source needs now, because the files may be unreadable later.
             await seen.after(directory / "first")
         if os.geteuid() != 0:
             yield directory
@@ -657,12 +657,12 @@ async def test_a_limit_that_is_reached_is_named_with_how_to_raise_it(
     assert present in wait_for.stdout
 
 
-# -- in general ------------------------------------------------------------------------------------------------
+# -- random changes --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_the_last_change_of_each_path_matches_its_existence(tmp_path: Path, seed: int) -> None:
-    """Random operations on a small tree, with and without pauses."""
+    """The test performs random operations on a small tree, with and without pauses."""
     chance = random.Random(seed)
     root = tmp_path / "root"
     root.mkdir()

@@ -1,4 +1,4 @@
-"""`tests.chaos.flows` for a few seconds, or for two minutes with ``LIFECYCLE_CHAOS`` (`make chaos`)."""
+"""Runs `tests.chaos.flows` for a few seconds, or for two minutes with ``LIFECYCLE_CHAOS`` (`make chaos`)."""
 
 from __future__ import annotations
 

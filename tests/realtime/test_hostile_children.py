@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 LIMIT = 20.0
 SOON = Backoff(initial=0.01, multiplier=1.0)
-#: The loop of a program that waits for signals: a signal just before one long sleep would only be handled after it.
+#: The loop of a program that waits for signals. A signal that arrives just before one long sleep would only be handled
+#: after it.
 FOR_EVER = "all(not time.sleep(0.02) for _ in iter(int, 1))"
 
 
@@ -44,13 +45,13 @@ class Lives:
 
     @property
     def pid(self) -> int:
-        """Return the PID of the latest leader."""
+        """Return the PID of the latest run."""
         pid = self.workers[-1].state().pid
         assert pid is not None
         return pid
 
     def numbers(self) -> list[int]:
-        """Return the printed PIDs."""
+        """Return the PIDs that the runs have printed."""
         return [int(line) for line in self.lines]
 
     def make(self, *argv: str, **how: Any) -> ProcessWorker:
@@ -60,7 +61,7 @@ class Lives:
 
 @asynccontextmanager
 async def living(way: str, *argv: str, **how: Any) -> AsyncIterator[Lives]:
-    """Run a command as a bare worker, or under a supervisor, which restarts it. It is stopped at the end."""
+    """Run a command as a bare worker, or under a supervisor that restarts it. Stop it at the end of the block."""
     lives = Lives()
     if way == "alone":
         async with lives.make(*argv, **how):
@@ -73,7 +74,7 @@ async def living(way: str, *argv: str, **how: Any) -> AsyncIterator[Lives]:
 BOTH = pytest.mark.parametrize("way", ["alone", "supervised"])
 
 
-# -- what cannot be started -----------------------------------------------------------------------------------------
+# -- failures to start ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", ["not found", "not executable", "cwd missing"])
@@ -146,7 +147,7 @@ async def test_the_end_of_one_that_has_closed_its_output_is_seen(way: str) -> No
 
 
 async def test_a_flood_on_both_streams_is_taken_in_small_parts_and_fills_no_memory() -> None:
-    """Each turn of the loop reads at most one chunk, even if more is waiting."""
+    """In each iteration, the loop reads at most one chunk, even if more data is waiting."""
     received = since = most = 0
 
     def count(line: str, stream: str) -> None:
@@ -169,10 +170,10 @@ async def test_a_flood_on_both_streams_is_taken_in_small_parts_and_fills_no_memo
     assert psutil.Process().memory_info().rss - before < 64 * 1024 * 1024
 
 
-# -- processes of its own -------------------------------------------------------------------------------------------
+# -- child processes of the child -----------------------------------------------------------------------------------
 
 
-#: Starts a daemon each time, which prints its pid; then the leader continues.
+#: Starts a daemon that prints its PID, and keeps running.
 DAEMON = f"""
     import os, time
     here, there = os.pipe()
@@ -230,7 +231,7 @@ async def test_a_fork_bomb_of_two_hundred_is_gone_with_its_life(way: str) -> Non
 
 @BOTH
 async def test_processes_that_keep_forking_end_with_their_leader(way: str) -> None:
-    """Seven short-lived processes in its group, each of which starts its replacement."""
+    """The group has seven short-lived processes, each of which starts its replacement."""
     rabbits = """
         import os, signal, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -262,7 +263,7 @@ def in_group(pid: int, group: int) -> bool:
 
 @BOTH
 async def test_a_group_that_stopped_itself_gets_its_grace_period(way: str) -> None:
-    """The process is continued with SIGCONT and gets its grace period."""
+    """SIGCONT continues the stopped process, which then has its grace period."""
     code = f"""
         import os, signal, sys, time
         def tidy(*_):
@@ -299,7 +300,7 @@ async def test_a_process_that_ignores_signals_is_killed_after_the_grace_period(w
 
 
 async def test_no_signal_is_sent_after_a_pid_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In any state of a worker, its signals are sent before its process is reaped."""
+    """Whatever its state, a worker sends signals only before its process is reaped."""
     free: set[int] = set()
     strangers: list[tuple[str, int, int]] = []
 
@@ -346,7 +347,7 @@ async def test_no_signal_is_sent_after_a_pid_is_free_again(monkeypatch: pytest.M
     assert strangers == []
 
 
-#: Runs as root of a pid namespace, where it may choose the pid of the next process.
+#: Runs as root of a PID namespace, where it may choose the next process's PID.
 REUSE = """
     import asyncio, os, pathlib, signal, subprocess
     from lifecycle.workers import ProcessWorker
@@ -379,9 +380,9 @@ async def test_a_process_with_a_reused_pid_is_not_signalled() -> None:
     try:
         await worker.start()
     except WorkerFailed as refusal:
-        assert "contain='pidns' of" in str(refusal)  # noqa: PT017  # nothing to see where there is none
+        assert "contain='pidns' of" in str(refusal)  # noqa: PT017  # namespaces may be unavailable
         return
     async with asyncio.timeout(LIMIT):
         await worker.wait()
-    # Only root can choose pids, and only if /proc is writable.
+    # Only root can choose PIDs, and only if /proc is writable.
     assert lines == ["reused alive"] or lines[0].startswith("refused: ")

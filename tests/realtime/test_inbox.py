@@ -82,7 +82,7 @@ def entries(path: Path) -> list[Entry]:
 
 
 def accept(path: Path, *bodies: str) -> None:
-    """Leave messages as a receiver that accepted and leased them, then crashed."""
+    """Store messages as a receiver would have left them if it had crashed after it accepted and leased them."""
     with closing(sqlite3.connect(path)) as db, db:
         for body in bodies:
             event = WebhookEvent("POST", "/deploy", {}, {}, body.encode(), body)
@@ -95,12 +95,12 @@ def path(tmp_path: Path) -> Path:
 
 
 async def prepared(path: Path) -> None:
-    """Return an inbox file with empty tables."""
+    """Create an inbox file with empty tables."""
     async with receiving(path):
         pass
 
 
-# -- what is accepted ----------------------------------------------------------------------------------------------
+# -- accepted messages ---------------------------------------------------------------------------------------------
 
 
 async def test_a_request_is_on_disk_from_its_answer_until_it_is_handled(path: Path) -> None:
@@ -133,7 +133,7 @@ async def test_events_are_delivered_in_the_order_in_which_they_were_accepted(pat
 
 
 async def test_senders_do_not_wait_for_a_full_lane_and_too_many_get_429(path: Path) -> None:
-    """One message is being handled, two wait in the lane, the source holds one, and three wait in the inbox."""
+    """The handler has one message, two wait in the lane, the source holds one, and three wait in the inbox."""
     go_on = asyncio.Event()
 
     async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:
@@ -157,7 +157,7 @@ async def test_a_debounced_event_is_done_when_the_merged_call_has_ended(path: Pa
             assert await receiver.send(str(number)) == 202
         assert len(entries(path)) == 3
         assert not receiver.seen
-    # The window was flushed while the router drained, after the source had ended.
+    # After the source had ended, the router flushed the window while it drained.
     assert receiver.seen == [("2", 1)]
     assert entries(path) == []
 
@@ -207,7 +207,7 @@ async def test_a_file_that_is_not_an_inbox_fails_the_start(path: Path, content: 
         await router.run()
 
 
-# -- what fails ----------------------------------------------------------------------------------------------------
+# -- failures ------------------------------------------------------------------------------------------------------
 
 
 async def test_a_failed_event_is_retried_and_then_a_dead_letter(path: Path) -> None:
@@ -249,7 +249,7 @@ async def test_the_result_is_stored_for_any_error_of_the_handler(path: Path, err
 
 
 async def test_an_id_with_invalid_characters_is_remembered(path: Path) -> None:
-    """A custom verifier may return the text of a header."""
+    """The id may have any characters, because a custom verifier may return the text of a header."""
 
     def verify(headers: Mapping[str, str], body: bytes, *, now: float) -> str:
         return headers["x-id"]
@@ -272,7 +272,7 @@ async def test_an_id_with_invalid_characters_is_remembered(path: Path) -> None:
 async def test_a_retry_is_on_time_although_the_clock_is_set(
     path: Path, hours: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a clock that goes back would delay the message, and one that goes forward would skip its backoff."""
+    """With the system clock, setting it back would delay the message, and setting it forward would end the delay."""
     real = time.time
 
     async def fail_once(receiver: Receiver, _: WebhookEvent) -> None:
@@ -400,7 +400,7 @@ async def test_cancelling_the_router_leaves_the_rest_for_the_next_start(path: Pa
         await after.until_empty()
     assert [body for body, _ in after.seen] == [str(number) for number in range(8)]
     attempts = [attempt for _, attempt in after.seen]
-    # The message that was being handled counts as one attempt. Those that were queued do not.
+    # Only the message that was being handled has used an attempt. Queued messages have not.
     assert attempts == [2, *[1] * 7]
 
 
@@ -413,7 +413,7 @@ async def test_events_that_stay_in_the_inbox_are_not_logged_as_dropped(
     async with receiving(path, never, drain_timeout=0.1) as receiver:
         for number in range(3):
             assert await receiver.send(str(number), path=f"/{number}") == 202
-        # One is handled, one is queued, and one waits for capacity of the lane.
+        # One message is being handled, one is queued, and one waits for space in the lane.
         await until(lambda: receiver.seen and receiver.router.lanes()[0].waiting == 1)
     assert caplog.messages == [
         (
@@ -486,7 +486,7 @@ async def test_a_cancelled_source_leaves_every_message_to_the_next_run(path: Pat
     async with receiving(path, handle) as receiver:
         assert await receiver.send("new") == 202
         await until(lambda: receiver.seen)
-        # Cancel it as a router does with a source that does not end in time.
+        # A router cancels a source in this way if it does not end in time.
         [runner] = receiver.router._lifespan.sources
         runner.cancel()
         await until(lambda: not runner.running)
@@ -643,7 +643,7 @@ async def test_a_source_can_be_suspended_before_it_starts(path: Path) -> None:
     assert receiver.seen == [("left", 2)]
 
 
-# -- repetitions ---------------------------------------------------------------------------------------------------
+# -- repeated messages ---------------------------------------------------------------------------------------------
 
 
 async def test_a_repeated_id_gets_the_same_answer_and_is_delivered_once(path: Path) -> None:
@@ -727,7 +727,7 @@ async def test_a_replay_key_is_accepted_once(scheme: Stripe | Slack, durable: bo
 
 
 async def test_a_repetition_waits_for_the_first_and_replaces_it_on_disconnect() -> None:
-    """One is being handled, two are in the lane. The fourth and its repetition wait, and both are accepted."""
+    """The handler has one message, and the lane has two. The fourth waits with its repetition. Both are accepted."""
     go_on, seen = asyncio.Event(), Recorder()
 
     async def slow(event: WebhookEvent) -> None:

@@ -1,4 +1,4 @@
-"""`tests.chaos.inbox` for a few seconds, or for ten with ``LIFECYCLE_CHAOS`` (`make chaos`)."""
+"""Runs `tests.chaos.inbox` for a few seconds, or for ten with ``LIFECYCLE_CHAOS`` (`make chaos`)."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 REPL = Path(__file__).parents[2] / "examples" / "repl.py"
 LIMIT = 20
 
-#: A program with all features that the tests below use.
+#: A program with all the features that the tests below use.
 PROGRAM = """
 import asyncio, logging, os, sys, time
 from lifecycle import CommandEvent, NotHandled, SuspendHandler, new_interactive_router, run
@@ -95,7 +95,7 @@ UNKNOWN = "Unknown command 'what'. Try: wait"
 
 
 class Terminal:
-    """A program on its own terminal."""
+    """A program that runs at its own terminal."""
 
     def __init__(self, *argv: str, **more: str) -> None:
         self.child = pexpect.spawn(
@@ -112,16 +112,16 @@ class Terminal:
 
     def type(self, text: str) -> None:
         if text == "\x03":
-            # Two within 50 ms would be one press.
+            # Two presses within 50 ms would count as one.
             time.sleep(0.1)
         self.child.send(text)
 
     def interrupt(self) -> None:
-        time.sleep(0.1)  # as above
+        time.sleep(0.1)  # two signals within 50 ms would count as one press
         self.child.kill(signal.SIGINT)
 
     def ends(self, status: int = 0) -> str:
-        """Wait for the end. The terminal has its former modes, and no process is left."""
+        """Wait for the end, check the exit status and that no child is left, and return the remaining output."""
         children = psutil.Process(self.child.pid).children(recursive=True)
         rest = self.child.read()
         self.child.wait()
@@ -273,12 +273,12 @@ def test_ctrl_c_ends_a_program_whose_loop_is_blocked() -> None:
         while terminal.child.isalive():
             with suppress(OSError):  # the program has just ended
                 terminal.type("\x03")
-            select.select([], [], [], 0.05)  # the kernel merges signals that arrive together
+            select.select([], [], [], 0.05)  # the kernel merges signals that arrive at the same time
         assert "\r\nended by force: SIGINT was signal number 3 in a row\r\n" in terminal.child.read()
         assert terminal.child.exitstatus == 1
 
 
-# -- other ways out ---------------------------------------------------------------------------------------------
+# -- other ways to quit -----------------------------------------------------------------------------------------
 
 
 def test_ctrl_d_quits() -> None:
@@ -303,7 +303,7 @@ def test_terminate_suspends_first() -> None:
 
 @pytest.mark.parametrize("way", ["quit\r", "\x04", "\x03\x03"])
 def test_the_terminal_is_restored(way: str) -> None:
-    """A shell would restore the modes, so the test reads them while the program runs and after it."""
+    """A shell would restore the terminal's modes, so the test reads them while the program runs and afterwards."""
     script = f"""import signal, subprocess, sys, termios
 signal.signal(signal.SIGINT, lambda *_: None)
 before = termios.tcgetattr(0)
@@ -405,7 +405,7 @@ def test_without_a_terminal_for_output_lines_are_read_without_a_prompt(tmp_path:
     assert "suspended" in out.read_text()
 
 
-# -- from a pipe, and from nothing -------------------------------------------------------------------------------
+# -- from a pipe, and without stdin ------------------------------------------------------------------------------
 
 
 def test_commands_from_a_pipe_run_one_by_one() -> None:
@@ -473,7 +473,7 @@ def test_an_empty_stdin_ends_the_input_only(stdin: str) -> None:
 
 
 def test_an_open_pipe_does_not_delay_the_exit() -> None:
-    """A thread that blocks in a read of stdin would prevent that."""
+    """A thread that blocks while it reads stdin would delay the exit."""
     process: Any = subprocess.Popen(
         [sys.executable, "-c", PROGRAM], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -483,17 +483,17 @@ def test_an_open_pipe_does_not_delay_the_exit() -> None:
         assert process.wait(LIMIT) == 0
 
 
-# -- in tmux, as a person sees it --------------------------------------------------------------------------------
+# -- in tmux, as a user sees it ----------------------------------------------------------------------------------
 
 
 @pytest.mark.engine("tmux")
 def test_in_a_shell_in_tmux(tmp_path: Path) -> None:
-    """Typed, cleared, completed and printed text appears in its place, and the shell continues afterwards."""
+    """Typed, cleared, completed and printed text appears in the right place, and the shell continues afterwards."""
     tmux = ["tmux", "-S", str(tmp_path / "socket"), "-f", "/dev/null"]
 
     def do(*words: str) -> str:
         if words[-1] == "C-c":
-            time.sleep(0.1)  # two within 50 ms would be one press
+            time.sleep(0.1)  # two presses within 50 ms would count as one
         return subprocess.run([*tmux, *words], check=True, capture_output=True, text=True).stdout
 
     def see(pattern: str) -> None:

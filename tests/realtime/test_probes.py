@@ -1,4 +1,4 @@
-"""The health check of a `Spec`: a port, a URL, or a command."""
+"""Health checks in a `Spec`: a port, a URL, or a command."""
 
 from __future__ import annotations
 

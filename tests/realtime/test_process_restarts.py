@@ -1,4 +1,4 @@
-"""Restarts of a process: the guard stays, and processes that left early are ended with the worker."""
+"""Restarts of a process: the guard stays, and processes that left the group early end with the worker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lifecycle.workers.containment.guard import guard_manager
 
 LIMIT = 20.0
 
-#: Starts a daemon that keeps its environment, before anything else. The daemon prints its pid.
+#: First starts a daemon that keeps its environment and prints its PID.
 EARLY = """
 import os, time
 if not os.fork():

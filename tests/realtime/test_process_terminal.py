@@ -1,4 +1,4 @@
-"""A process on its own terminal detects the terminal and ends like any other process."""
+"""A process with its own terminal detects the terminal, and ends like any other process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMIT = 20.0
 
 
 class Screen:
-    """The text written to a terminal. A test can wait for part of it."""
+    """The text that a program writes to a terminal. A test can wait for part of it."""
 
     def __init__(self) -> None:
         self.shown = b""
@@ -191,7 +191,7 @@ async def test_a_process_that_keeps_the_terminal_open_does_not_delay_the_end() -
         async with asyncio.timeout(LIMIT):
             assert (await worker.wait()).status is Status.FINISHED
     finally:
-        # It may have ended with the worker and may have been reaped already.
+        # The process may have ended with the worker, and may have been reaped already.
         with suppress(ProcessLookupError):
             os.kill(daemon, 9)
 

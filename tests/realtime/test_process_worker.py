@@ -1,4 +1,4 @@
-"""A real program with all its processes: how it ends, its output, and that no process is left."""
+"""A real program and all its processes: how it ends, what it prints, and that no process is left."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ from lifecycle.workers.stdio import Inherited
 from tests.processes import alive, members
 from tests.waiting import until
 
-#: The loop of a program that waits for signals: a signal just before one long sleep would only be handled after it.
+#: The loop of a program that waits for signals. A signal that arrives just before one long sleep would only be handled
+#: after it.
 FOR_EVER = "all(not time.sleep(0.02) for _ in iter(int, 1))"
 
 LIMIT = 20.0
 
 
 class Output:
-    """Receives output. A test can wait for one of the lines."""
+    """Receives a worker's output. A test can wait for one of the lines."""
 
     def __init__(self) -> None:
         self.stdout: list[str] = []
@@ -60,7 +61,7 @@ def python(code: str, *argv: str, name: str = "app", **how: Any) -> ProcessWorke
     return ProcessWorker(name, sys.executable, "-u", "-c", textwrap.dedent(code), *argv, **how)
 
 
-#: A leader and a child that end on SIGTERM, a child that ignores it, and one that is stopped.
+#: A leader and a child that end on SIGTERM, a child that ignores SIGTERM, and a child that is stopped.
 FAMILY = """
     import os, signal, time
     def child(what):
@@ -234,7 +235,7 @@ async def test_a_stop_in_the_moment_of_its_start_ends_it() -> None:
 
 
 async def test_closing_the_loop_over_a_running_worker_kills_it() -> None:
-    """The worker was not stopped, and still does not outlive its parent."""
+    """The worker was not stopped, but it must not outlive its parent."""
     pids: list[int | None] = []
 
     async def main() -> None:
@@ -273,11 +274,11 @@ async def test_a_stop_ends_the_whole_group() -> None:
     await until(lambda: len(members(pgid)) == 5)
     exit_ = await stop_and_wait(worker)
     assert members(pgid) == []
-    # The leader exited on SIGTERM. The kill of another member does not count as its exit.
+    # The leader exited on SIGTERM. Killing another member of the group does not change the leader's exit.
     assert exit_.status is Status.STOPPED
 
 
-#: A program that lets its child finish a task when it is stopped, as Celery and gunicorn do.
+#: A program that lets its child finish a task before it stops, as Celery and gunicorn do.
 FINISHES = """
 import signal, subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", "print('finished', input())"], stdin=subprocess.PIPE)
@@ -334,7 +335,7 @@ async def test_a_leader_killed_from_outside_ends_with_its_group() -> None:
 
 
 async def test_members_have_their_grace_when_the_leader_goes_first(tmp_path: Path) -> None:
-    """A shell exits on SIGTERM immediately; the server that it started may need time to clean up."""
+    """A shell exits immediately on SIGTERM, but the server that it started may need time to clean up."""
     done = tmp_path / "done"
     output = Output()
     server = textwrap.dedent(f"""
@@ -358,7 +359,7 @@ async def test_members_have_their_grace_when_the_leader_goes_first(tmp_path: Pat
 
 
 async def test_a_leader_reaped_elsewhere_while_its_group_ends_keeps_its_status() -> None:
-    """As PID 1, a container runtime reaps every orphan."""
+    """A container runtime may reap the leader, because it runs as PID 1 and reaps every orphan."""
     output = Output()
     code = """
         import os, signal, time
@@ -373,7 +374,7 @@ async def test_a_leader_reaped_elsewhere_while_its_group_ends_keeps_its_status()
     leader = int(await output.line("ready"))
     stop = asyncio.create_task(worker.stop())
     await until(lambda: not alive(leader))
-    # Let the loop run a few turns.
+    # Let the event loop run some iterations.
     for _ in range(100):
         await asyncio.sleep(0)
     os.waitpid(leader, 0)
@@ -405,7 +406,7 @@ async def test_signals_reach_the_leader_or_the_group_until_the_end() -> None:
 
 
 async def test_a_process_that_leaves_the_group_does_not_delay_the_end() -> None:
-    """A daemon keeps the pipe open. The worker still ends, and all its output is received."""
+    """A daemon keeps the pipe open. The worker ends nevertheless, and receives all its output."""
     output = Output()
     code = """
         import os, time
@@ -598,7 +599,7 @@ async def test_without_output_lines_go_to_the_log(caplog: pytest.LogCaptureFixtu
     worker = python("import sys; print('100 %s'); print('oops', file=sys.stderr)")
     await worker.start()
     await worker.wait()
-    assert {(record.name, record.getMessage(), record.stream) for record in caplog.records} == {  # type: ignore[attr-defined]  # given as extra
+    assert {(record.name, record.getMessage(), record.stream) for record in caplog.records} == {  # type: ignore[attr-defined]
         ("lifecycle.workers.app", "100 %s", "stdout"),
         ("lifecycle.workers.app", "oops", "stderr"),
     }
@@ -624,7 +625,7 @@ async def test_out_of_descriptors_fails_the_start_and_leaks_none() -> None:
     os.close(probe)
     worker = ProcessWorker("app", "sleep", "1000")
     before = sorted(Path("/proc/self/fd").iterdir())
-    # Descriptors for the first pipe, but not for the second.
+    # The limit leaves descriptors for the first pipe, but not for the second.
     resource.setrlimit(resource.RLIMIT_NOFILE, (probe + 3, hard))
     try:
         with pytest.raises(WorkerFailed, match="Too many open files"):
@@ -635,7 +636,7 @@ async def test_out_of_descriptors_fails_the_start_and_leaks_none() -> None:
     assert worker.status is Status.FAILED
 
 
-# -- what it starts with ------------------------------------------------------------------------------------------
+# -- environment and directory ------------------------------------------------------------------------------------
 
 
 async def test_its_environment_is_ours_then_env_then_set_env(monkeypatch: pytest.MonkeyPatch) -> None:

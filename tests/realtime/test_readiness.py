@@ -1,4 +1,4 @@
-"""For each kind of check, `start` returns only when its own process is ready, not when a different process is."""
+"""For each kind of check, `start` returns only when the worker's own process is ready, not a different one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def python(code: str, *argv: str, **how: Any) -> ProcessWorker:
 
 
 def news(worker: ProcessWorker) -> str:
-    """Return the start-timeout message for this check."""
+    """Return the reason that the worker's check gives if the start times out."""
     return worker._ready.reason if worker._ready is not None else ""
 
 
@@ -54,7 +54,7 @@ def bindable(host: str) -> bool:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Yield an unused port, held open with SO_REUSEPORT. No other program receives it, but a child can bind it."""
+    """Yield a port held with SO_REUSEPORT: the system gives it to no other program, but a child can bind it."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("127.0.0.1", 0))
@@ -65,7 +65,7 @@ def port() -> Iterator[int]:
 WAYS = ["port:{port}", "http://127.0.0.1:{port}/", "line:never", "notify"]
 
 
-# -- whichever way ------------------------------------------------------------------------------------------------
+# -- every kind of check ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -197,7 +197,7 @@ async def test_where_listeners_are_not_shown_an_answer_is_believed(port: int, mo
 
 # -- a URL --------------------------------------------------------------------------------------------------------
 
-#: Sends one status per request, repeating the last one. Status 0 means an invalid response, and 1 means none.
+#: Sends one status per request, then repeats the last one. Status 0 means an invalid response, and 1 means none.
 SERVER = """
     import socket, sys, time
     port, *answers = map(int, sys.argv[1:])
@@ -342,9 +342,9 @@ async def test_a_line_that_never_ends_neither_fills_memory_nor_is_ready() -> Non
     assert psutil.Process().memory_info().rss - before < 64 * 1024 * 1024
 
 
-# -- a notice -----------------------------------------------------------------------------------------------------
+# -- a notification -----------------------------------------------------------------------------------------------
 
-#: As in sd_notify(3), and sd_notify_barrier, which returns when all sent messages have been read.
+#: Implements sd_notify(3), and sd_notify_barrier(3), which returns when all sent messages have been read.
 CLIENT = """
     import os, signal, socket, sys, time
     def sd_notify(message, fds=()):
@@ -365,7 +365,7 @@ def client(code: str) -> str:
     return textwrap.dedent(CLIENT) + textwrap.dedent(code)
 
 
-#: Implementations of sd_notify. The last one is systemd's own program, if installed.
+#: Programs that send the notification. The last one is systemd's own, if it is installed.
 SAID = {
     "the leader": ["python", "sd_notify(b'READY=1'); time.sleep(1000)"],
     "with more": ["python", "sd_notify(b'STATUS=here\\nREADY=1\\nMAINPID=1\\n'); barrier(); time.sleep(1000)"],
@@ -441,7 +441,7 @@ async def test_notifications_of_other_processes_and_junk_do_not_count() -> None:
 
 
 async def test_continuous_notifications_are_read_without_blocking_the_loop() -> None:
-    """Otherwise a process would block when the socket's buffer is full."""
+    """If the notifications were not read, the process would block when the socket's buffer is full."""
     lines: list[str] = []
     code = """
         sd_notify(b"READY=1")
@@ -462,7 +462,7 @@ async def test_continuous_notifications_are_read_without_blocking_the_loop() -> 
 
 
 async def test_each_child_starts_after_its_predecessor_is_ready_also_on_restart(port: int) -> None:
-    """Program 5 of the first page of the specification."""
+    """This is program 5 on the first page of the specification."""
     connected: list[str] = []
 
     async def serve() -> None:
@@ -482,7 +482,7 @@ async def test_each_child_starts_after_its_predecessor_is_ready_also_on_restart(
         await until(lambda: len(connected) == 1)
         for restarts in (1, 2):
             os.kill(app.workers()[0].pid or 0, signal.SIGKILL)
-            await until(lambda: len(connected) == restarts + 1)  # noqa: B023  # called within the round
+            await until(lambda: len(connected) == restarts + 1)  # noqa: B023  # called within the iteration
     assert [str(child.status) for child in app.workers()] == ["stopped", "stopped"]
 
 
@@ -490,7 +490,7 @@ async def test_each_child_starts_after_its_predecessor_is_ready_also_on_restart(
 async def test_every_restart_waits_for_readiness_and_a_timeout_is_a_failure(
     way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The second start ends before it is ready; the third becomes ready."""
+    """The second run ends before it is ready, and the third run becomes ready."""
     code = """
         if os.environ["LIFECYCLE_ATTEMPT"] == "2":
             sys.exit("not today")

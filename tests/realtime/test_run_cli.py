@@ -67,7 +67,7 @@ def run(here: Path, *argv: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=LIMIT,
         check=False,
-        # `lifecycle run` adds the current directory to the path, not the way in which this test starts Python.
+        # `lifecycle run` itself must add the current directory to the path.
         env={**os.environ, "PYTHONSAFEPATH": "1"},
     )
 

@@ -33,7 +33,7 @@ def say(*words):
 
 @contextmanager
 def program(code: str, **how: Any) -> Iterator[subprocess.Popen[str]]:
-    """Run ``code`` in a process, which is killed if the test ends first."""
+    """Run ``code`` in a process. Kill the process if the test ends first."""
     script = PRELUDE + textwrap.dedent(code)
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, **how}
     with subprocess.Popen([sys.executable, "-c", script], text=True, **how) as process:
@@ -45,7 +45,7 @@ def program(code: str, **how: Any) -> Iterator[subprocess.Popen[str]]:
 
 
 def says(process: subprocess.Popen[str], line: str) -> None:
-    """Wait for a line."""
+    """Wait until the process prints a line."""
     assert process.stdout is not None
     while (read := process.stdout.readline()) != f"{line}\n":
         assert read, f"the process ended without saying {line!r}: {process.stderr and process.stderr.read()}"
@@ -59,7 +59,7 @@ def ends(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 def ends_forced(process: subprocess.Popen[str], signum: int) -> int:
     """Send ``signum`` until the program has ended, at least twice.
 
-    Signals that arrive before the first one is handled are merged.
+    The system merges signals that arrive before the first one is handled.
     """
     end = time.monotonic() + LIMIT
     while time.monotonic() < end:
@@ -321,7 +321,7 @@ def test_hangup_without_a_controlling_terminal_reloads() -> None:
 def on_a_terminal(code: str) -> tuple[int, int]:
     """Start ``code`` in a session on a new pseudo-terminal. Return its PID and the terminal's other end."""
     pid, fd = pty.fork()
-    if pid == 0:  # pragma: no cover  # another program from here on
+    if pid == 0:  # pragma: no cover  # the child replaces itself
         os.execv(sys.executable, [sys.executable, "-c", PRELUDE + textwrap.dedent(code)])
     return pid, fd
 

@@ -1,4 +1,4 @@
-"""An inbox in a snapshot: the waiting messages of its file, and its dead letters."""
+"""An inbox in a snapshot: the messages that wait in its file, and its dead letters."""
 
 from __future__ import annotations
 

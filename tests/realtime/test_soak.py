@@ -1,4 +1,4 @@
-"""The soak of `make soak` for a few seconds: all packages in one program, under faults."""
+"""Runs the soak of `make soak` for a few seconds: all packages in one program, under faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A supervisor of real processes: their exits, inherited descriptors, and programs of the specification."""
+"""A supervisor of real processes: exits, inherited descriptors, and programs from the specification."""
 
 from __future__ import annotations
 

@@ -85,10 +85,12 @@ class Chaos:
 
         return work
 
-    # -- what is done to it -----------------------------------------------------------------------------------------
+    # -- actions ----------------------------------------------------------------------------------------------------
 
     def strikes(self) -> list[asyncio.Task[None]]:
-        """Run some random actions at the same time. Each has its own random source, so their order does not matter."""
+        """Start some random actions at the same time, each with its own generator, so that their order is
+        irrelevant.
+        """
         acts = self.chance.choices(ACTS, weights=WEIGHTS, k=self.chance.randrange(1, 8))
         self.done.update(act.__name__ for act in acts)
         return [
@@ -97,7 +99,7 @@ class Chaos:
         ]
 
     async def _strike(self, act: Callable[[Chaos, random.Random], Awaitable[None]], chance: random.Random) -> None:
-        """Perform an action. An action at the wrong moment may fail, which is part of the test."""
+        """Perform an action, which may fail if it comes at the wrong moment."""
         try:
             await act(self, chance)
         except (LifecycleError, LookupError, ValueError, TimeoutError, ProcessLookupError):
@@ -159,7 +161,7 @@ class Chaos:
     def _child(self, inner: Supervisor, chance: random.Random) -> str:
         return chance.choice([child.name for child in inner.workers() if child.name != "deep"])
 
-    # -- and when it is over ------------------------------------------------------------------------------------------
+    # -- after the actions ------------------------------------------------------------------------------------------
 
     def supervisors(self) -> Iterator[Supervisor]:
         """Return all supervisors that have a worker, the root first."""
@@ -181,7 +183,7 @@ class Chaos:
                     if settled(self.root.state()):
                         return
         except TimeoutError:
-            # All at the same time, because a stuck action may prevent another one from ending.
+            # Show every task, because a stuck task may prevent another one from ending.
             print(f"not settled: {drawn(self.root.state())}; {whereabouts()}", flush=True)
             pytest.fail(f"seed {SEED}: not settled")
 
@@ -189,8 +191,8 @@ class Chaos:
         try:
             await supervisor.resume()
             for child in supervisor.workers():
-                # A child that was about to fail when it was stopped, or that could not start, has failed and stays
-                # down.
+                # A child has failed and is not restarted if it was about to fail when it was stopped, or could not
+                # start.
                 down = child.status is Status.STOPPED or (child.status is Status.FAILED and child.name in self.by_hand)
                 if child.kind == "supervisor" and down:
                     await supervisor.restart(child.name)
@@ -227,11 +229,11 @@ def settled(state: WorkerState) -> bool:
     return state.status not in unrest and all(map(settled, state.children))
 
 
-# -- what has to be true ----------------------------------------------------------------------------------------------
+# -- invariants -------------------------------------------------------------------------------------------------------
 
 
 def held() -> Counter[str]:
-    """Return the current resources of this program."""
+    """Return the resources that this program currently holds."""
     return Counter(
         tasks=len(asyncio.all_tasks()),
         threads=len([each for each in threading.enumerate() if not each.name.startswith("asyncio_")]),
@@ -257,7 +259,7 @@ async def steady() -> Counter[str]:
 
 
 async def prices() -> dict[str, Counter[str]]:
-    """Measure the resources of one running worker of each kind: the difference between two of them and one."""
+    """Measure the resources of one running worker of each kind, as the difference between two workers and one."""
     specs: dict[str, Any] = {
         "process": lambda: ["sleep", "1000"],
         "task": lambda: asyncio.Event().wait,
@@ -274,7 +276,7 @@ async def prices() -> dict[str, Counter[str]]:
 
 
 def bill(state: WorkerState, each: dict[str, Counter[str]]) -> Counter[str]:
-    """Return the expected resources of the running workers of the tree."""
+    """Return the resources that the running workers in the tree should hold."""
     total: Counter[str] = Counter()
     for kind, number in alive(state).items():
         total.update({what: number * price for what, price in each[kind].items()})
@@ -282,7 +284,7 @@ def bill(state: WorkerState, each: dict[str, Counter[str]]) -> Counter[str]:
 
 
 def processes() -> dict[int, str]:
-    """Return our child processes by pid with their states, without the guard and the shared server of other tests."""
+    """Return the states of our child processes by PID, except for the guard and the server that tests share."""
     ours = (
         child for child in psutil.Process().children() if child.pid != guard_manager.pid and child.name() != "postgres"
     )
@@ -308,7 +310,7 @@ def _chain(waits: Any) -> Iterator[str]:
 
 
 async def until(true: Callable[[], bool], tell: Callable[[], str]) -> None:
-    """Wait some turns of the loop for closed resources."""
+    """Wait until ``true`` returns true, which can take a few loop iterations after resources are closed."""
     try:
         async with asyncio.timeout(LIMIT):
             while not true():
@@ -321,7 +323,7 @@ async def check(chaos: Chaos, base: Counter[str], each: dict[str, Counter[str]],
     """Check that processes, zombies, tasks, threads and descriptors match the tree exactly."""
 
     def lies() -> list[str]:
-        # Compare at one moment: a process killed during the test may be detected only now.
+        # The comparison must be repeated, because a process that was killed may be detected only now.
         state = chaos.root.state()
         expected = base + bill(state, each)
         claims = {

@@ -1,4 +1,4 @@
-"""Real programs with a socket in place of systemd."""
+"""Real programs that notify a socket in place of systemd."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ run(ProcessWorker("child", sys.executable, "-c", CHILD, output=show, ready="noti
 
 @pytest.mark.parametrize("kind", ["file", "abstract"])
 def test_a_service_notifies_its_whole_lifecycle_in_order(kind: str, tmp_path: Path) -> None:
-    """As with ``Type=notify-reload``: SIGHUP reloads, SIGTERM stops."""
+    """The program behaves as ``Type=notify-reload`` requires: SIGHUP reloads it, and SIGTERM stops it."""
     env = {"WATCHDOG_USEC": "200000"}
     with (
         Manager(tmp_path if kind == "file" else None) as manager,

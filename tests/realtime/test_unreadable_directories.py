@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Runs the command line without the privilege of root to access every file. Other users do not have it.
+#: Runs the command line without root's privilege to access every file.
 UNPRIVILEGED = """
 import ctypes, os, sys
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="capabilities ar
 
 @pytest.fixture(params=[0o000, 0o444], ids=["closed", "not searchable"])
 def closed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Return a directory that this user may not access. It has a Procfile and a directory with another one."""
+    """Yield a directory that this user may not access. It contains a Procfile, and a subdirectory that has one too."""
     directory = tmp_path / "closed"
     (directory / "inner").mkdir(parents=True)
     for each in (directory, directory / "inner"):
@@ -39,7 +39,7 @@ def closed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 def run_in(directory: Path, closed: Path, *argv: str) -> tuple[int, list[str]]:
-    """Return exit status and output of a command line. Another process makes ``directory`` inaccessible meanwhile."""
+    """Make ``closed`` inaccessible, run a command in ``directory``, and return its exit status and output."""
     mode = closed.stat().st_mode
     closed.chmod(0o755)
     enter = f"import os; os.chdir({str(directory)!r}); os.chmod({str(closed)!r}, {mode})\n"

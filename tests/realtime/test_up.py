@@ -33,7 +33,7 @@ def here(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def up(here: Path) -> Iterator[Callable[..., Running]]:
-    """Start `lifecycle up` with files given by name and text."""
+    """Return a function that starts `lifecycle up` with files, given by name and text."""
     programs: list[Running] = []
 
     def start(text: str, *argv: str, name: str = "Procfile", **env: str) -> Running:
@@ -56,7 +56,7 @@ def pids(text: str) -> list[int]:
 
 
 def wait_gone(numbers: list[int]) -> None:
-    """An ended process may not be reaped yet by its new parent."""
+    """Wait until the processes have ended. The new parent of an ended process may not have reaped it yet."""
     assert numbers
     end = time.monotonic() + LIMIT
     while any(map(is_alive, numbers)):
@@ -113,7 +113,8 @@ class TestProcfile:
     def test_process_has_port_and_env_file_and_no_input(self, up: Callable[..., Running], here: Path) -> None:
         (here / ".env").write_text("PORT=7000\nWHO=you\n")
         text = up("a: sleep 600\nb: echo $WHO $PORT; cat; pwd\n", "b", PORT="").rest(0)
-        # A variable that is set, even to an empty value, is kept. The port depends on the line, for any selection.
+        # A variable that is set is kept, even if it is empty. The port depends on the line, not on the selected
+        # processes.
         assert f"b      | you 5100\nb      | {here}\n" in text
 
     def test_incomplete_line_is_shown_at_the_end_and_logged(self, up: Callable[..., Running], here: Path) -> None:
@@ -187,7 +188,7 @@ class TestStops:
         program.until("a      | up")
         program.process.send_signal(signal.SIGINT)
         program.until("a      | stopping")
-        time.sleep(0.1)  # two within 50 ms would be one press
+        time.sleep(0.1)  # two presses within 50 ms would count as one
         program.process.send_signal(signal.SIGINT)
         wait_gone(pids(program.rest(1)))
 
@@ -396,7 +397,7 @@ class TestPolicies:
     ) -> None:
         for name in ("a.txt", "b.txt"):
             (here / name).write_text("old\n")
-        time.sleep(0.05)  # A file that has just been written is not read at the start.
+        time.sleep(0.05)  # A file that has just been written is not read when the watch starts.
         program = tables(f"""
             [up]
             a = {{ command = "{LIVES}", watch = ["a.txt"] }}
@@ -406,7 +407,7 @@ class TestPolicies:
             program.until("| up")
         (here / "a.txt").touch()
         (here / "a.txt").write_text("old\n")
-        # If one of them had counted, it would be in this message or an earlier one.
+        # If one of the earlier writes had counted, it would appear in this message or before it.
         (here / "b.txt").write_text("new\n")
         program.until("changed: b.txt; restarting b")
         program.until("| up")
@@ -438,7 +439,7 @@ class TestPolicies:
         assert len(set(pids(program.stop()))) == 2
 
 
-#: Prints that it listens as soon as the file ``go`` exists, then stays alive.
+#: Prints that it listens as soon as the file ``go`` exists, then keeps running.
 LISTENS = "echo booting; while ! test -e go; do sleep 0.02; done; echo listening; exec sleep 600"
 
 

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = ["here", "watch"]  # fixtures
 
-#: The loop of a program that waits for signals: a signal just before one long sleep would only be handled after it.
+#: The loop of a program that waits for signals. A signal that arrives just before one long sleep would only be handled
+#: after it.
 FOR_EVER = "all(not time.sleep(0.02) for _ in iter(int, 1))\n"
 
 
-#: Leaves its session and its process tree, as daemons do, and prints the pids.
+#: Starts a process that leaves the session and the process tree, as daemons do, and prints both PIDs.
 DAEMON = """\
 import os, time
 theirs, ours = os.pipe()
@@ -88,7 +89,7 @@ class TestChanges:
             time.sleep(0.01)
         write(here / "app.py", "VALUE = 2\n" + APP)
         seen.seen("up 2")
-        # With one restart per batch of the source, there would be seven.
+        # If each of the source's batches caused a restart, there would be seven.
         assert seen.out.read_text().count("up ") <= 4
 
     def test_a_broken_edit_keeps_the_old_process_and_shows_the_error(self, watch: Any, here: Path) -> None:
@@ -197,7 +198,7 @@ class TestChanges:
         write(here / "go", "")
         log = here / "log"
         until_blocking(lambda: log.exists() and {"watching", "up"} <= set(log.read_text().split()))
-        # If the log had caused a restart, it would come before this write.
+        # If the log had caused a restart, that restart would come before this write.
         write(here / "app.py", "VALUE = 2\n" + APP)
         until_blocking(lambda: "up 2" in log.read_text())
         assert re.findall("changed: (.*);", log.read_text()) == ["app.py"]
@@ -268,7 +269,7 @@ class TestStreams:
     @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "| true", "2>&1 | true"])
     @pytest.mark.parametrize("options", ["", "--prompt"])
     def test_closed_streams_end_nothing(self, here: Path, closed: str, options: str) -> None:
-        """Watching continues, and so does the command, which is stopped in order."""
+        """The watcher keeps watching, and the command keeps running until it is stopped in order."""
         write(here / "app.py", "import os, time\nopen('pid', 'w').write(f'{os.getppid()} {os.getpid()}.')\n" + LOUD)
         python = shlex.quote(sys.executable)
         line = f"{python} -m lifecycle watch --ext py {options} -- {python} app.py"
@@ -281,7 +282,7 @@ class TestStreams:
         assert not psutil.pid_exists(app)
 
     def test_lines_come_at_once_and_keep_their_stream(self, watch: Any) -> None:
-        """Python buffers output to a pipe by kilobytes."""
+        """By default, Python buffers kilobytes of output to a pipe."""
         seen = watch(env={"PYTHONUNBUFFERED": ""})
         seen.seen("up 1")
         seen.seen("to stderr", err=True)

@@ -1,4 +1,4 @@
-"""`hold` and `release` as input lines of a `lifecycle watch` without a terminal."""
+"""The commands `hold` and `release`, read by `lifecycle watch` without a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lifecycle watch --keep-old`: a process is always serving."""
+"""`lifecycle watch --keep-old`: at any time, one process is serving."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["here", "watch"]  # fixtures
 
-#: Prints which of its pages was displayed. A page that was only fetched may be a check of the script.
+#: Prints which of its pages a browser has displayed. A page that was only fetched does not count.
 PAGES = """\
 import socket
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -56,7 +56,7 @@ wait();
 </script>
 """
 
-# Without it, the browser would exit when the page is loaded.
+# With this option, the browser does not exit when the page is loaded.
 _STAYING = "--remote-debugging-port=0"
 
 
@@ -85,12 +85,12 @@ def test_an_open_page_reloads_after_an_edit_and_survives_a_broken_one(
         seen.said("exited with status 3|the old process keeps running", times=2)
         write(app, served(4, tag))
         seen.seen("page 4")
-        # An error page has no tag, and is not displayed.
+        # An error page has no tag, and the browser does not display it.
         write(app, served(5, tag, status=500))
         seen.seen("refused 5")
         write(app, served(6, tag))
         seen.seen("page 6")
-        # A browser that requests the script only when its copy is out of date.
+        # This page requests the script only after a new run has started, so its copy is out of date.
         write(app, served(7, LATE.replace("VALUE", "7").replace("SOURCE", source)))
         seen.seen("page 7")
         write(app, served(8, tag))

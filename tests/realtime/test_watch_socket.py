@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["here", "terminal", "watch"]  # fixtures
 
-#: Answers one request after the other. After a stop signal, it answers the accepted request and exits.
+#: Answers one request after the other. After a stop signal, it answers the requests that it has accepted, and exits.
 SERVER = """\
 import os, select, signal, socket
 assert os.environ["LISTEN_FDS"] == "1" and os.environ["LISTEN_PID"] == str(os.getpid()), os.environ
@@ -48,7 +48,7 @@ while ended not in select.select([server, ended], [], [])[0]:
 
 
 def ask(port: int) -> str:
-    """Return the response body, or the error."""
+    """Return the body of the response, or the error."""
     return response_to(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", lambda answer: answer.rpartition(b"\r\n\r\n")[2])
 
 
@@ -94,7 +94,7 @@ def test_connection_without_a_run_is_answered_by_the_next(watch: Any, here: Path
 def test_the_command_has_the_socket_and_no_other_descriptor_of_ours(watch: Any, here: Path) -> None:
     write(here / "app.py", "VALUE = 7\n" + SERVER)
     seen = watch("--socket", "127.0.0.1:0")
-    # The socket pair that it created, and the directory that it reads.
+    # The command has opened descriptors 4 to 6 itself: a socket pair, and the directory that it reads.
     assert seen.seen(r"up 7 \[(.*)\]") == ["0, 1, 2, 3, 4, 5, 6"]
 
 

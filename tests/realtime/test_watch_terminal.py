@@ -1,4 +1,4 @@
-"""`lifecycle watch` at a real terminal, with a prompt next to the command, or with the terminal lent to it."""
+"""`lifecycle watch` at a real terminal, with a prompt, or with the terminal given to the command."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ while True:
     time.sleep(0.05)
 """
 
-#: Writes its new width. It precedes `APP`, whose first line shows that signals are handled. It does not use print,
-#: which fails if the signal interrupts another print.
+#: Writes the terminal's new width. It comes before `APP`, whose first line shows that signals are handled. It does not
+#: use print, which fails if the signal interrupts another print.
 RESIZED = """\
 import os, signal
 def resized(*_):
@@ -59,7 +59,8 @@ while True:
 """
 
 
-#: COLUMNS and LINES would override the terminal's size: pytest's debugger exports them through readline.
+#: Variables that the command must not inherit. pytest's debugger exports COLUMNS and LINES through readline, and they
+#: would override the terminal's size.
 UNWANTED = ("PYTHONUNBUFFERED", "NO_COLOR", "COLUMNS", "LINES")
 
 
@@ -70,14 +71,14 @@ def here(tmp_path: Path) -> Path:
 
 
 def is_sentinel(process: psutil.Process) -> bool:
-    """Return whether this is the process that receives the command's Ctrl+C too."""
+    """Return whether this is the process that also receives the command's Ctrl+C."""
     with contextlib.suppress(psutil.Error):
         return process.name() == "sleep"
     return False
 
 
 class Terminal:
-    """A `lifecycle watch` in a terminal of 100 columns and 30 lines."""
+    """A `lifecycle watch` in a terminal with 100 columns and 30 lines."""
 
     def __init__(self, here: Path, *argv: str) -> None:
         env = {key: value for key, value in os.environ.items() if key not in UNWANTED}
@@ -94,7 +95,7 @@ class Terminal:
         self.process = psutil.Process(self.tty.pid)
 
     def sees(self, pattern: str) -> str:
-        """Wait for text on the screen, ignoring escape sequences in it."""
+        """Wait until the screen shows a text, ignoring escape sequences."""
         gap = r"(?:\x1b\[[0-9;?]*[A-Za-z])*"
         self.tty.expect(gap.join(pattern.split(" ")).replace("~", " ") if "~" in pattern else pattern)
         return str(self.tty.after)
@@ -106,7 +107,7 @@ class Terminal:
         self.tty.sendcontrol(key)
 
     def children(self) -> list[psutil.Process]:
-        """Return its child processes, without the guard."""
+        """Return the watcher's child processes, except the guard."""
         return [each for each in self.process.children(recursive=True) if not is_guard(each) and not is_sentinel(each)]
 
     def ends(self, status: int) -> None:
@@ -322,7 +323,7 @@ class TestForeground:
         seen = terminal()
         seen.sees(r"up 1 True \(100, 30\)")
         [child] = seen.children()
-        # It may have printed before it received the terminal.
+        # The command may have printed this line before it received the terminal.
         until_blocking(lambda: os.tcgetpgrp(seen.tty.child_fd) == child.pid)
         seen.presses("c")
         seen.ends(0)

@@ -1,4 +1,4 @@
-"""`lifecycle watch` as a user runs it: under a shell, in a terminal that is drawn."""
+"""`lifecycle watch` as a user runs it: under a shell, in a terminal whose screen is drawn."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ pytestmark = pytest.mark.engine("tmux")
 
 
 class Screen:
-    """A shell in a terminal of 160 columns and 45 lines."""
+    """A shell in a terminal with 160 columns and 45 lines."""
 
     def __init__(self, here: Path) -> None:
         self._socket = f"lifecycle-{uuid.uuid4().hex[:8]}"
-        # Without the environment of the test: a user's shell has no PYTHONUNBUFFERED.
+        # The shell does not inherit the test's environment, because a user's shell has no PYTHONUNBUFFERED.
         keep = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
         self._env = {**keep, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
         self._tmux(
@@ -170,7 +170,7 @@ def test_command_that_reads_in_the_background_stops_with_watch(screen: Screen, t
 
 
 def test_the_demo_does_what_its_first_lines_say(screen: Screen, tmp_path: Path) -> None:
-    """The page changes, a broken file keeps it, the printed curl command works, and the keys work as described."""
+    """The page changes, a broken file leaves the old page up, and the printed curl command and keys work."""
     shutil.copytree(ROOT / "examples", tmp_path / "here" / "examples")
     site = tmp_path / "here" / "examples" / "site"
     screen.types(f"{sys.executable} -m examples.demo")
@@ -211,7 +211,7 @@ def test_the_demo_does_what_its_first_lines_say(screen: Screen, tmp_path: Path) 
 
 
 def page(url: str) -> str:
-    """Return the response for a browser, or an empty text during a restart."""
+    """Return the page as a browser gets it, or an empty text during a restart."""
     try:
         with urllib.request.urlopen(url, timeout=LIMIT) as answer:
             return str(answer.read().decode())
@@ -220,13 +220,13 @@ def page(url: str) -> str:
 
 
 def edit(file: Path, old: str, new: str) -> None:
-    """Write as editors do, so that readers never see half a file."""
+    """Edit a file as editors do, so that readers never see half of it."""
     draft = file.with_name(f".{file.name}.draft~")
     draft.write_text(file.read_text().replace(old, new))
     draft.replace(file)
 
 
 def send(curl: str) -> str:
-    """Run the printed command, and return the status of the answer."""
+    """Run the printed command, and return the response's status."""
     line = curl.replace("curl ", "curl -s -o /dev/null -w '%{http_code}' ", 1)
     return subprocess.run(["bash", "-c", line], check=True, capture_output=True, text=True, timeout=LIMIT).stdout

@@ -1,4 +1,4 @@
-"""Webhooks over real sockets and through a real router: responses to well-behaved senders."""
+"""Webhooks over real sockets and through a real router: how well-behaved senders are answered."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Served:
 
 
 class Verifier:
-    """Counts requests and accepts them. A request that it has seen waits only for the router."""
+    """Counts requests and accepts them. After it has seen a request, that request only waits for the router."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -201,7 +201,7 @@ async def test_too_many_requests_get_429_with_retry_after() -> None:
 
 
 async def test_senders_wait_for_a_full_lane_up_to_a_limit() -> None:
-    """One event is handled, one waits in the lane, two requests wait for space. The fifth is rejected."""
+    """One event is being handled, one waits in the lane, and two requests wait for space. The fifth is rejected."""
     go_on, handled = asyncio.Event(), Recorder()
 
     async def slow(event: WebhookEvent) -> None:
@@ -261,7 +261,7 @@ async def test_waiting_requests_are_accepted_while_the_router_drains() -> None:
 
 
 async def test_requests_that_wait_at_the_end_get_503_with_retry_after() -> None:
-    """The handler never ends and the router is cancelled: the waiting sender learns that its event was refused."""
+    """The handler never ends and the router is cancelled, so the sender must learn that its event was refused."""
     source = WebhookSource(port=0)
     started = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""``answer="handled"``: the sender receives the handler's result, and a repeated request receives it too."""
+"""With ``answer="handled"``, a sender receives the handler's result, and a repeated request receives it too."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HANDLED: dict[str, Any] = {"answer": "handled"}
 
 
 class Handler:
-    """Counts its calls. Each call waits for its release and may fail."""
+    """A handler that counts its calls. Each call waits until it is released, and may fail."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -74,7 +74,7 @@ async def test_a_slow_handler_continues_after_504_and_a_repetition_waits_for_it(
             assert (status, data["error"]) == (504, "the handler is still running after 0.05 s")
         handler.go.set()
         while (await served.send(headers=headers))[0] == 504:
-            """On a slow machine it may still be running."""
+            """On a slow machine, the handler may still be running."""
         assert (await served.send(headers=headers))[0] == 200
     assert handler.calls == 1
 
@@ -100,7 +100,7 @@ async def test_repetitions_during_the_handler_share_its_result() -> None:
         await until(lambda: handler.calls)
         handler.go.set()
         statuses = [(await answer)[0] for answer in answers]
-    # An event that arrived late enough was delivered again, and failed as well.
+    # A request that arrived late enough was delivered again, and failed as well.
     assert statuses == [500, 500, 500]
 
 
@@ -129,7 +129,7 @@ async def test_waiting_requests_are_answered_while_the_router_drains_and_others_
 
 
 async def test_requests_get_503_while_the_router_drains() -> None:
-    """No client waits for a response, but accepted events are still being handled."""
+    """No client waits for a response, but events that were accepted are still being handled."""
     handler = Handler()
     async with serving(handle=handler) as served:
         url = served.source.url
@@ -153,7 +153,7 @@ async def _post(client: aiohttp.ClientSession, url: str) -> tuple[int, bool]:
 async def test_a_request_whose_handler_outlasts_the_receiver_gets_504(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its event is still being handled. With 503, the sender would repeat it, and it would be handled twice."""
+    """The handler is still running. After a 503, the sender would repeat the event, which would be handled twice."""
     monkeypatch.setattr("lifecycle.sources._http.requests._GRACE", 0.01)
     monkeypatch.setattr("lifecycle.sources._http.requests._LAST_GRACE", 0.01)
     handler, router, source = Handler(), Router(), WebhookSource(port=0, **HANDLED)
@@ -171,7 +171,7 @@ async def test_a_request_whose_handler_outlasts_the_receiver_gets_504(
 
 def test_invalid_answers_raise(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="answer='later' is unknown; give 'accepted' or 'handled'"):
-        WebhookSource(answer="later")  # type: ignore[arg-type]  # what is tested
+        WebhookSource(answer="later")  # type: ignore[arg-type]  # the mistake under test
     with pytest.raises(ValueError, match="leave one of them out"):
         WebhookSource(answer="handled", inbox=Inbox(tmp_path / "app.db"))
     with pytest.raises(ValueError, match="answer_timeout must be a positive number of seconds or a timedelta, got 0"):

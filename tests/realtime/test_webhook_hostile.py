@@ -1,4 +1,4 @@
-"""Webhooks with hostile senders, byte by byte: no unsigned request is accepted, and no resource is leaked."""
+"""Webhooks with hostile senders, byte by byte: no unsigned request is accepted, and no resource leaks."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Served:
         return await wire.status()
 
     async def invited(self, body: bytes) -> Wire:
-        """Return a client that has sent headers, and whose body the server has requested."""
+        """Return a client that has sent its headers, and whose body the server has requested."""
         wire = await self.connect()
         wire.send(request(body, extra=b"Expect: 100-continue\r\n")[: -len(body)])
         assert await wire.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -111,13 +111,13 @@ def request(body: bytes = b"", *, extra: bytes = b"", path: bytes = b"/deploy") 
 
 @pytest.fixture
 def few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limit the process to 64 descriptors: 16 for waiting clients and 32 for all clients."""
+    """Limit the process to 64 descriptors: 16 for waiting clients, and 32 for all clients."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
 
 
 @pytest.fixture
 def quiet(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """Return the log, and check that no client causes a message above INFO."""
+    """Return the log, after checking that no client causes a message above INFO."""
     caplog.set_level(logging.DEBUG)
     return caplog
 
@@ -157,7 +157,7 @@ async def test_invalid_requests_are_refused_without_a_log_line(data: bytes, quie
 
 
 async def test_headers_without_an_end_are_refused(quiet: pytest.LogCaptureFixture) -> None:
-    """The required version of aiohttp limits them. Earlier versions used as much memory as was sent."""
+    """The required version of aiohttp limits headers. Earlier versions used as much memory as was sent."""
     async with serving(limits=Limits(header_timeout=3600.0)) as served:
         assert await served.ask(b"POST /deploy HTTP/1.1\r\n" + b"X: y\r\n" * 1000) == 400
         assert await served.is_well()
@@ -242,7 +242,7 @@ CHUNKED = b"POST /deploy HTTP/1.1\r\nHost: x\r\nX-Hub-Signature-256: x\r\nTransf
 
 
 async def test_a_client_whose_body_is_mostly_framing_is_cut_off(quiet: pytest.LogCaptureFixture) -> None:
-    """Each chunk costs the same regardless of its size, so a body of single bytes would take seconds."""
+    """Each chunk costs the same whatever its size, so a body with chunks of one byte would take seconds."""
     async with serving() as served:
         wire = await served.connect()
         wire.send(CHUNKED + b"1\r\nx\r\n" * 100_000 + b"0\r\n\r\n")
@@ -266,7 +266,7 @@ async def test_small_chunks_of_one_client_leave_turns_to_others(monkeypatch: pyt
 
 
 async def test_small_chunks_of_many_clients_leave_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connections take turns, so that not all of them are parsed in each turn of the loop."""
+    """The connections take turns, so that each loop iteration parses only some of them."""
     turn, fed, feed = 0, list[int](), Connection.feed
 
     async def count() -> None:
@@ -317,7 +317,7 @@ async def test_the_body_of_a_refused_client_is_not_parsed(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("coding", [b"gzip, chunked", b"x,chunked"])
 async def test_a_transfer_coding_that_is_not_decoded_is_refused(coding: bytes) -> None:
-    """Otherwise its handler would receive compressed bytes without a header that declares them."""
+    """If the request were accepted, its handler would receive compressed bytes without a header that declares them."""
     async with serving() as served:
         head = request(b"hello").replace(b"Content-Length: 5", b"Transfer-Encoding: " + coding)[: -len(b"hello")]
         assert await served.ask(head + b"5\r\nhello\r\n0\r\n\r\n") == 501
@@ -332,13 +332,13 @@ async def test_malformed_chunks_are_refused(quiet: pytest.LogCaptureFixture) -> 
         wire.send(head + b"5\r\nhello\r\n")
         await asyncio.sleep(0.01)
         wire.send(b"zz\r\n")
-        # aiohttp's parser does not notify the reader of a body when it gives up, so the time limit ends the read.
+        # aiohttp's parser does not tell the code that reads a body when it gives up, so the time limit ends the read.
         assert await wire.status() in {400, 408}
     assert_quiet(quiet)
 
 
 async def test_expect_100_continue_is_answered() -> None:
-    """``Expect: 100-continue``: a client that is refused never sends the body."""
+    """A client that sends ``Expect: 100-continue`` and is refused never sends the body."""
     body = b"x" * 100
     expecting = request(body, extra=b"Expect: 100-continue\r\n")[: -len(body)]
     async with serving(paths=["deploy"]) as served:
@@ -391,7 +391,7 @@ async def test_a_verifier_function_gets_the_body_in_any_case() -> None:
         assert await wire.status() == 202
 
 
-# -- who does not end what they began ----------------------------------------------------------------------------
+# -- requests that are not completed ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cut", [5, 40, -1])
@@ -400,7 +400,7 @@ async def test_disconnects_at_any_byte_leave_no_trace(cut: int, quiet: pytest.Lo
         for turn in range(40):
             wire = await served.connect()
             wire.send(request(b"half a body")[:cut])
-            # In some cases so early that the server learns of both in the same turn.
+            # In half of the cases, the server detects the connection and its end in the same loop iteration.
             await asyncio.sleep(0.001 * (turn % 2))
             wire.writer.transport.abort() if turn % 4 < 2 else wire.writer.close()
         assert await served.is_well()
@@ -411,7 +411,7 @@ async def test_disconnects_at_any_byte_leave_no_trace(cut: int, quiet: pytest.Lo
 async def test_a_disconnect_before_the_body_is_waited_for_is_not_an_error(
     quiet: pytest.LogCaptureFixture,
 ) -> None:
-    """Data and end arrive in one turn of the loop: the connection is gone when the request begins."""
+    """Data and end arrive in the same loop iteration, so the connection is gone when the request begins."""
     async with serving() as served:
         wire = await served.connect()
         connections = served.source._server._listener._connections  # type: ignore[union-attr]
@@ -473,7 +473,7 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
 
 
 async def test_hundreds_of_slow_clients_do_not_block_fast_ones() -> None:
-    """Some send no headers, some half a body. A fast sender is still served, and the slow ones are disconnected."""
+    """Some clients send no headers, others half a body. They are disconnected, while a fast sender is served."""
     async with serving(limits=Limits(header_timeout=1.0, body_timeout=1.0)) as served:
         wires = [await served.connect() for _ in range(300)]
         for number, wire in enumerate(wires):
@@ -503,7 +503,7 @@ async def test_clients_of_one_server_do_not_block_another() -> None:
 @pytest.mark.usefixtures("few_descriptors")
 async def test_slow_bodies_of_all_servers_share_a_limit_and_the_oldest_ends() -> None:
     async with serving() as first, serving() as second:
-        # No byte of any body has arrived.
+        # The clients have not sent a byte of their bodies yet.
         wires = [await (first, second)[number % 2].invited(b"body") for number in range(18)]
         assert [await wire.status() for wire in wires[:2]] == [408, 408]
         for wire in wires[2:]:
@@ -522,7 +522,7 @@ async def test_a_body_that_is_still_sent_at_the_end_is_refused(monkeypatch: pyte
 
 @pytest.mark.usefixtures("few_descriptors")
 async def test_tls_handshakes_that_never_end_count_as_waiting() -> None:
-    # It has no certificate, because no handshake gets that far.
+    # The server has no certificate, because no handshake gets that far.
     async with serving(ssl_context=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)) as served:
         wires = [await served.connect() for _ in range(18)]
         assert [await wire.wait_end() for wire in wires[:2]] == [b"", b""]
@@ -531,7 +531,7 @@ async def test_tls_handshakes_that_never_end_count_as_waiting() -> None:
 
 @pytest.mark.usefixtures("few_descriptors")
 async def test_a_tls_handshake_has_its_time_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other handshakes wait to be accepted."""
+    """The handshakes above the limit wait until they are accepted."""
     monkeypatch.setattr("lifecycle._connections._HANDSHAKE", 3600.0)
     async with serving(ssl_context=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)) as served:
         wires = [await served.connect() for _ in range(18)]
@@ -541,13 +541,13 @@ async def test_a_tls_handshake_has_its_time_under_load(monkeypatch: pytest.Monke
 
 async def test_slow_bodies_share_bounded_memory_and_the_oldest_ends() -> None:
     async with serving(limits=Limits(body=1000, pending=2)) as served:
-        # Two rounds, so that leaked memory becomes visible.
+        # A second round makes leaked memory visible.
         for _ in range(2):
             wires = [await served.invited(b"x" * 1000) for _ in range(4)]
             for wire in wires:
                 wire.send(b"x" * 800)
                 await asyncio.sleep(0.02)
-            # Two of them fit into 2000 bytes.
+            # Two of the bodies fit into 2000 bytes.
             assert [await wire.status() for wire in wires[:2]] == [408, 408]
             for wire in wires[2:]:
                 wire.send(b"x" * 200)

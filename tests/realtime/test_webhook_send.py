@@ -110,7 +110,7 @@ async def test_a_refusal_is_shown_and_fails(capsys: pytest.CaptureFixture[str]) 
 
 @asynccontextmanager
 async def answering(answer: bytes) -> AsyncGenerator[str]:
-    """A server that sends the same response to every client."""
+    """Run a server that sends the same response to every client, and yield its URL."""
     calls: list[asyncio.Task[Any] | None] = []
 
     async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

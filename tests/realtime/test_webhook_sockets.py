@@ -1,4 +1,4 @@
-"""Webhooks over Unix sockets, and over inherited sockets."""
+"""Webhooks over Unix sockets and inherited sockets."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class TestUnix:
 
 @pytest.fixture
 def handed(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Inherit a socket, with all descriptors from 3 to its own."""
+    """Return a function that simulates inheriting a socket, together with all descriptors from 3 to the socket's."""
 
     def hand(given: socket.socket, *, pid: int | None = None, number: str = "") -> None:
         os.set_inheritable(given.fileno(), True)
@@ -208,7 +208,7 @@ class TestInherited:
         source = WebhookSource(port=listening.getsockname()[1])
         async with serving(source) as seen:
             reader, writer = await asyncio.open_connection(*listening.getsockname())
-            # The server accepts in the same loop.
+            # The server accepts the connection in this same event loop.
             await asyncio.sleep(0.02)
             source.close()
             writer.write(b"POST /deploy HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
@@ -236,7 +236,7 @@ run(router, tell)
 
 
 def ask(port: int) -> str:
-    """Return the status of one delivery, or the error."""
+    """Send a webhook, and return the status of the response, or the error."""
     request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     return response_to(port, request, lambda answer: answer.partition(b"\r\n")[0])
 

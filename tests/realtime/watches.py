@@ -31,14 +31,14 @@ time.sleep(600)
 
 
 def write(path: Path, text: str) -> None:
-    """Write as editors do, so that readers never see half a file."""
+    """Write a file as editors do, so that readers never see half of it."""
     draft = path.with_name(f".{path.name}.draft~")
     draft.write_text(text)
     draft.replace(path)
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Return whether the process has ended; the system may take a while to reap an orphan."""
+    """Return whether the process has ended. The system may take a while to reap an orphan."""
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
@@ -60,7 +60,7 @@ class Watch:
             )
 
     def seen(self, pattern: str, *, times: int = 1, err: bool = False) -> list[str]:
-        """Wait until the output contains ``pattern`` this many times."""
+        """Wait until the output contains ``pattern`` ``times`` times, and return the matches."""
         file = self.err if err else self.out
 
         def found() -> list[str] | None:
@@ -72,7 +72,7 @@ class Watch:
         return until_blocking(found, lambda: f"{pattern!r} x {times} did not come: {self.everything()}")
 
     def said(self, pattern: str, *, times: int = 1) -> list[str]:
-        """Wait until its own messages contain ``pattern`` this many times."""
+        """Wait until the watcher's own messages contain ``pattern`` ``times`` times, and return the matches."""
         return self.seen(pattern, times=times, err=True)
 
     def everything(self) -> str:

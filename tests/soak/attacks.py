@@ -1,4 +1,4 @@
-"""The attacks on one run of the program, all at random moments."""
+"""The attacks on one run of the program, each at random moments."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _SOURCES = ("ticker", "files", "disk", "QueueSource", "Outbox", "Supervisor.watc
 _STREAMS = ("/api/state/stream", "/api/events/stream")
 _FILES = 4
 
-#: Numbers that are unique across all runs, so that no two bus events or file contents are equal.
+#: Numbers that are unique across all runs, so that bus events and file contents all differ.
 _numbers = count(1)
 
 
 class Attacks:
-    """The attackers. They record the expected effects, which are checked while attacks are off."""
+    """The attackers. They record the effects to expect, which are checked while attacks are off."""
 
     def __init__(self, life: Life, console: Console, shared: SharedState) -> None:
         self._life, self._console = life, console
@@ -49,7 +49,7 @@ class Attacks:
             shared.bus,
         )
         self._done = shared.done
-        #: Expected content by file name. Deleted files have None.
+        #: The expected content by file name, or None for a deleted file.
         self.files: dict[str, str] = {}
         #: The number of greetings typed at the prompt.
         self.hellos = 0
@@ -82,7 +82,7 @@ class Attacks:
                 await self._once(act)
 
     async def _once(self, act: Callable[[], Awaitable[None]]) -> None:
-        """Run one attack. A missing response is an error unless the program is stopping."""
+        """Run one attack. If a response is missing, raise an error unless the program is stopping."""
         self._done[act.__name__] += 1
         try:
             await act()
@@ -90,7 +90,7 @@ class Attacks:
             if not self._life.ending:
                 self._history.wrong.append(f"life {self._life.number}: {act.__name__} came to {error!r}")
 
-    # -- orders ------------------------------------------------------------------------------------------------------
+    # -- commands ----------------------------------------------------------------------------------------------------
 
     async def order(self) -> None:
         """Send one of the control commands."""
@@ -108,7 +108,7 @@ class Attacks:
                 await self._tell(word)
 
     async def _hold(self, word: str, opposite: str) -> None:
-        """Send a command, and usually its opposite later. Otherwise, a later attack or the next check reverts it."""
+        """Send a command, and usually its opposite later. Otherwise a later attack or the next check reverts it."""
         await self._tell(word)
         await asyncio.sleep(self._chance.random() * 2)
         if self._chance.random() < 0.97:
@@ -119,7 +119,7 @@ class Attacks:
         self._done[f"{line.partition(' ')[0]} {outcome}"] += 1
 
     async def _source(self) -> str:
-        """Return the full name of a source, which may contain a path or an address after the known prefix."""
+        """Return a source's full name, which may contain a path or an address after the known prefix."""
         wanted, state = self._chance.choice(_SOURCES), await self._console.state()
         names = [source["name"] for router in state["routers"] for source in router["sources"]]
         return next((name for name in names if name.startswith(wanted)), wanted)
@@ -160,7 +160,7 @@ class Attacks:
         finally:
             stream.close()
 
-    # -- violence ----------------------------------------------------------------------------------------------------
+    # -- kills -------------------------------------------------------------------------------------------------------
 
     async def kill(self) -> None:
         """Kill a worker, a pool worker, or one of their child processes."""
@@ -172,7 +172,7 @@ class Attacks:
         pid, kind = self._chance.choice(victims)
         signum = self._chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGABRT))
         if kind == "member" and not self._life.ending and self._chance.random() < 0.2:
-            # Health checks detect the process that does not respond.
+            # Health checks detect a process that does not respond.
             signum = signal.SIGSTOP
         if self._life.has(pid):
             with suppress(ProcessLookupError):
@@ -191,7 +191,7 @@ class Attacks:
     # -- files, lines and signals ------------------------------------------------------------------------------------
 
     async def edit(self) -> None:
-        """Write a file in place or by replacing it, once or many times, or remove it."""
+        """Write a file in place or by replacing it, once or several times, or remove it."""
         path = self._life.directory / WATCHED / f"file-{self._chance.randrange(_FILES)}"
         for _ in range(self._chance.choice((1, 1, 1, 20))):
             content = str(next(_numbers))
@@ -207,13 +207,13 @@ class Attacks:
             del self.files[path.name]
 
     async def type(self) -> None:
-        """Type a line at the prompt of the program."""
+        """Type a line at the program's prompt."""
         line = self._chance.choice(("hello", "hello", "status", "help", "no such word"))
         self.hellos += line == "hello"
         self._life.type(line)
 
     async def hang_up(self) -> None:
-        """Send SIGHUP, which makes the program reload its configuration, whether it is valid or not."""
+        """Send SIGHUP, which makes the program reload its configuration file. The file may be invalid."""
         content = json.dumps({"number": next(_numbers)})
         (self._life.directory / CONFIG).write_text(content if self._chance.random() < 0.7 else content[:-3])
         # After `run` has returned, the signal has its default action and ends the process.

@@ -1,4 +1,4 @@
-"""The program's flows and jobs in one SQLite file, which is pruned to keep it small."""
+"""The program's flows and jobs in one SQLite file. Old flows are removed, so that the file stays small."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ __all__ = ["ENDS", "FILE", "KEEP", "FlowJobs", "end_of_deploy"]
 FILE = "flows.db"
 #: Seconds for which finished flows are kept.
 KEEP = 90.0
-#: Seconds at the start of a run in which no flow is removed, because repeated webhooks may still arrive.
+#: Seconds at the start of a run in which no flow is removed, because webhooks may still be repeated.
 _BEGIN = 20.0
 ENDS = ("SUCCESS", "FAILURE", "REVERTED")
 
-#: Deploys with a multiple of the first number are reverted. Deploys with a multiple of the second fail once and are
+#: Deployments whose number is a multiple of the first value are reverted. Multiples of the second fail once and are
 #: retried.
 _BROKEN, _FLAKY = 5, 7
 
 
 def end_of_deploy(number: int) -> str:
-    """Return the expected final state of a deploy."""
+    """Return the expected final state of a deployment."""
     return "REVERTED" if number % _BROKEN == 0 else "SUCCESS"
 
 
 class FlowJobs:
-    """The flows and the queue. They exist while this component runs."""
+    """The flows and the job queue, which exist while this component runs."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
@@ -47,7 +47,7 @@ class FlowJobs:
     # -- as a main -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Resume unfinished flows and run new ones and jobs until cancelled."""
+        """Resume unfinished flows, and run new flows and jobs until cancelled."""
         async with self.flows:
             await self.flows.recover(self.deploy)
             self._up.set()
@@ -71,19 +71,19 @@ class FlowJobs:
     # -- for handlers ----------------------------------------------------------------------------------------------
 
     async def deployed(self, number: int) -> None:
-        """Run the deploy once, and return after its flow has ended."""
+        """Run the deployment once, and return after its flow has ended."""
         run = self.flows.start(self.deploy, id=f"deploy-{number}", number=number)
         try:
             await run
         except asyncio.CancelledError:
             raise
-        except Exception:  # only its final state counts
+        except Exception:  # only the final state matters
             if run.state not in ENDS:
                 raise
         self._notes.note("deployed", number, str(run.state))
 
     async def posted(self, number: int) -> None:
-        """Enqueue a job once, and return after the job is stored."""
+        """Enqueue a job once, and return when the job is stored."""
         priority = ("high", "normal", "low")[number % 3]
         await self.queue.enqueue("job", id=f"job-{number}", priority=priority, number=number)
         self._notes.note("posted", number)

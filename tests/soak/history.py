@@ -1,6 +1,6 @@
-"""The requests to the program and the program's notes over all runs, and contradictions between them.
+"""The requests to the program and the program's notes over all runs, and the contradictions between them.
 
-This module checks only the notes. Checks that need the running program are in `quiet_checks`.
+This module checks only the notes. The module `quiet_checks` has the checks that need the running program.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class History:
         self.refused: set[int] = set()
         # The numbers of events sent over the bus.
         self.on_the_bus: set[int] = set()
-        # The notes by request number.
+        # Notes about handled requests, by request number.
         self._handled: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._deployed: dict[int, str] = {}
         self._posted: set[int] = set()
         self._done: set[int] = set()
         self._bus: set[int] = set()
-        # The run in which each effect happened, by the key of the effect.
+        # The run in which each effect happened, by the effect's key.
         self._effects: dict[str, int] = {}
         # Flows that have announced their end.
         self._over: set[str] = set()
@@ -52,17 +52,17 @@ class History:
         self._calls_of = 0
         #: File contents in the last run, by name.
         self.files: dict[str, str | None] = {}
-        #: Health in the last run.
+        #: The result of the health check in the last run.
         self.health: bool | None = None
-        #: Configuration loaded in the last run.
+        #: The configuration that was loaded in the last run.
         self.config: int | None = None
-        #: Greetings in the last run.
+        #: The number of greetings in the last run.
         self.hellos = 0
-        #: Iterations of each loop in the last run.
+        #: The number of each loop's iterations in the last run.
         self.rounds: dict[str, int] = {}
         self.sample: tuple[int, int] = (0, 0)
         self.objects: int | None = None
-        #: Runs that recorded their end.
+        #: The runs that recorded their end.
         self.ended: set[int] = set()
 
     def begin(self) -> None:
@@ -96,7 +96,7 @@ class History:
         # A request may have been accepted even though its sender received only the rejection of a second attempt.
         yield from _some("refused and handled", self.refused & self._handled.keys())
 
-    # -- what is noted -----------------------------------------------------------------------------------------------
+    # -- the notes ---------------------------------------------------------------------------------------------------
 
     def _wrong_noted(self, life: int, what: str) -> None:
         self.wrong.append(f"life {life}: {what}")

@@ -1,4 +1,4 @@
-"""One run of the program: its process from start to end, and anything the process leaves behind."""
+"""One run of the program: its process from start to end, and what the process leaves behind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["LIMIT", "Broken", "Life"]
 
 ROOT = Path(__file__).parents[2]
 
-#: The timeout in seconds for operations that are fast unless the machine is busy.
+#: The timeout in seconds for operations that are slow only on a busy machine.
 LIMIT = 90.0
 #: The kernel kills the program when this process ends for any reason.
 _WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
@@ -38,22 +38,25 @@ class Broken(Exception):
 
 
 class Life:
-    """One process. Call `start`, `wait_up`, a method that ends the process, and `check_nothing_left`."""
+    """One process of the program.
+
+    Call `start` and `wait_up`, then a method that ends the process, and then `check_nothing_left`.
+    """
 
     def __init__(self, directory: Path, number: int, bus: str | None) -> None:
         self.directory, self.number, self._bus = directory, number, bus
         self._mark = f"{_MARK}={uuid.uuid4().hex}".encode()
         self._process: Process | None = None
-        #: True while the program is being stopped. A missing response is not an error then.
+        #: True while the program is being stopped. Missing responses are then not errors.
         self.ending = False
-        #: The addresses of the program.
+        #: The program's addresses.
         self.up: dict[str, str] = {}
         self.log = directory / f"log-{number}"
         self.begun = time.monotonic()
 
     @property
     def process(self) -> Process:
-        """The process of this run."""
+        """The run's process."""
         assert self._process is not None, "it was started"
         return self._process
 
@@ -94,7 +97,7 @@ class Life:
         path.unlink()
 
     def type(self, line: str) -> None:
-        """Type a line at the prompt of the program."""
+        """Type a line at the program's prompt."""
         assert self.process.stdin is not None
         if not self.ending:
             self.process.stdin.write(f"{line}\n".encode())
@@ -113,7 +116,7 @@ class Life:
         await self.process.wait()
 
     async def hammer(self, pause: float) -> None:
-        """Press Ctrl+C repeatedly until the program ends, cleanly or by force, in any state."""
+        """Press Ctrl+C repeatedly until the program ends, cleanly or by force."""
         self.ending = True
         await self._over(0, 1, within=LIMIT, again=(signal.SIGINT, pause))
 
@@ -131,7 +134,7 @@ class Life:
         await self.over()
 
     def end_well(self) -> None:
-        """Expect a clean end. Resume processes stopped by SIGSTOP first, and report a necessary kill as an error."""
+        """Expect the program to end, and continue the processes that SIGSTOP has stopped."""
         self.ending = True
         for pid in self.relatives():
             with suppress(ProcessLookupError):
@@ -139,7 +142,7 @@ class Life:
 
     async def over(self) -> None:
         """Wait for a clean end within the deadline."""
-        # On a busy machine, the steps before and after the deadline's period take time too.
+        # On a busy machine, the steps before and after the deadline also take time.
         await self._over(0, within=DEADLINE + 10.0)
 
     async def _over(self, *statuses: int, within: float, again: tuple[signal.Signals, float] | None = None) -> None:
@@ -161,10 +164,10 @@ class Life:
         except psutil.Error as error:
             return repr(error)
 
-    # -- what belongs to it ------------------------------------------------------------------------------------------
+    # -- the run's processes -----------------------------------------------------------------------------------------
 
     def relatives(self) -> dict[int, str]:
-        """Return the descriptions of all processes of this run, by PID."""
+        """Return descriptions of all processes in this run, by PID."""
         found = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():
@@ -206,12 +209,12 @@ class Life:
 
 
 def _hear_hangups() -> None:
-    """Restore the default action for signals that nohup ignores, because child processes inherit it."""
+    """Restore the default action for signals that nohup ignores, because child processes inherit ignored signals."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _cgroup_roots() -> list[Path]:
-    """Return the cgroup directories, on all mounts, in which a program started here creates its own."""
+    """Return the directories, on all mounts, in which a program started here creates its cgroups."""
     own = next(
         (line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")), None
     )

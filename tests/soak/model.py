@@ -15,7 +15,7 @@ __all__ = ["Model"]
 
 
 class Model:
-    """Records the calls that it has executed, each at most once."""
+    """Records the calls that it has executed, each of which may run only once."""
 
     def __init__(self, directory: str, life: int) -> None:
         self._notes = Notes(Path(directory), life)
@@ -28,7 +28,7 @@ class Model:
         return number
 
     def say(self, number: int, session: str) -> int:
-        """Execute a call that depends on earlier calls of its session."""
+        """Execute a call that depends on earlier calls in its session."""
         self._notes.note("call", number)
         self._said[session] = self._said.get(session, 0) + 1
         return self._said[session]

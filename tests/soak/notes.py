@@ -1,4 +1,4 @@
-"""The program's notes: one JSON object per line, in one file for all runs. A kill never leaves a partial line."""
+"""The program's notes: one JSON object per line, in one file for all runs. A kill never leaves part of a line."""
 
 from __future__ import annotations
 

@@ -29,12 +29,12 @@ _MOVES: dict[str, list[str]] = json.loads((Path(__file__).parents[1] / "data" / 
     "table"
 ]
 
-#: Seconds between two counts of resources, and how many of them there are between two counts of all objects.
+#: Seconds between two counts of resources, and the number of those counts between two counts of all objects.
 _PAUSE, _OBJECTS = 0.25, 12
 
 
 class Observer:
-    """A main of the program that counts resources and checks status events."""
+    """A component that runs as a main of the program. It counts resources and checks status events."""
 
     def __init__(self, notes: Notes, tree: Tree) -> None:
         self._notes, self._tree = notes, tree

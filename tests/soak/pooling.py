@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SIZE", "Callers", "pool_of"]
 
-#: The number of pool workers, and of callers.
+#: The number of pool workers, which is also the number of callers.
 SIZE = 3
 _CALLERS = 4
 

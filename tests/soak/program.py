@@ -1,7 +1,7 @@
 """The program: ``python -m tests.soak.program DIRECTORY LIFE [BUS]``. It uses every package of the library.
 
-Lines, signals, files, webhooks, the control socket and the bus control it. When all parts have started, it writes its
-addresses to the file ``up-LIFE``.
+Lines, signals, files, webhooks, the control socket and the bus control the program. When all parts have started, it
+writes its addresses to the file ``up-LIFE``.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ NAME = "soak"
 TOKEN = "a-token-of-the-soak"
 #: Seconds that a clean stop may take.
 DEADLINE = 25.0
-#: Watched files: the configuration, the health file, and a directory.
+#: The configuration file, the health file and the directory, all of which are watched.
 CONFIG, HEALTH, WATCHED = "config.json", "healthy", "watched"
-#: The file of the event log.
+#: The name of the event log's file.
 LOG = "events.jsonl"
 
 
@@ -88,11 +88,11 @@ class Soak:
             *(self.tree.root, self.pool, self.flow_jobs, self.prompt, self.router, self.callers, self.main),
             exit_timeout=DEADLINE,
         )
-        # This note proves a clean end. It is written with a single system call.
+        # This note proves that the program ended cleanly. A single system call writes it.
         self.notes.note("ended", self.callers.begun, dict(self.callers.outcomes))
 
     async def main(self) -> None:
-        """Write the addresses of the program, and put numbers into the queue."""
+        """Write the program's addresses to a file, and put numbers into the queue."""
         up = {"webhooks": self.webhooks.source.url, "dashboard": self.dashboard.url, "probes": self.probes.url}
         new = self.directory / f"up-{self.notes.life}.new"
         new.write_text(json.dumps({**up, "control": str(self.control.path)}))
@@ -101,7 +101,7 @@ class Soak:
             group.create_task(self.routes.read(self.router))
             group.create_task(self._count())
 
-    # -- its wiring --------------------------------------------------------------------------------------------------
+    # -- routes and sources ------------------------------------------------------------------------------------------
 
     def _router(self, bus: str | None) -> Router:
         router = Router("soak", buffer=20)
@@ -146,7 +146,7 @@ class Soak:
         prompt.handle("lifecycle/reload", reload, lane="lifecycle")
         return prompt
 
-    # -- its handlers ------------------------------------------------------------------------------------------------
+    # -- handlers ----------------------------------------------------------------------------------------------------
 
     def _hello(self, _: object) -> None:
         self.notes.note("hello")

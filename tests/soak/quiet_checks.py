@@ -1,4 +1,4 @@
-"""Conditions that hold when attacks are off and the program is idle."""
+"""Checks that the program must pass when attacks are off and it is idle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jsonschema  # type: ignore[import-untyped]  # it has no stubs
+import jsonschema  # type: ignore[import-untyped]  # jsonschema has no stubs
 import psutil
 
 from lifecycle.flows import Change
@@ -36,7 +36,7 @@ __all__ = ["QuietCheck", "check_file"]
 
 _SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "reference" / "snapshot.schema.json").read_text())
 _RESTLESS = ("created", "pending", "starting", "stopping", "suspended")
-#: This child fails on purpose until its supervisor gives it up. A command restarts it.
+#: The child that fails on purpose until its supervisor gives it up. A command restarts it.
 _BRITTLE = "brittle"
 #: Loops that stop during a suspension.
 _HELD = ("counter", "pair-task", "link-2", "brittle")
@@ -92,7 +92,7 @@ class QuietCheck:
         ]
 
     def _unseen(self) -> Iterator[str]:
-        """Yield the attacks in this run that had no effect."""
+        """Yield this run's attacks that had no effect."""
         history, directory = self._history, self._life.directory
         for name, content in self._attacks.files.items():
             if history.files.get(name) != content:
@@ -134,7 +134,7 @@ class QuietCheck:
         await self._noted(lambda rounds: all(rounds[name] > then[name] for name in _HELD if name in then))
 
     async def _noted(self, good: Callable[[dict[str, int]], bool]) -> dict[str, int]:
-        """Return the iterations of the loops, from the first note for which ``good`` is true."""
+        """Wait for a note for which ``good`` is true, and return its count of each loop's iterations."""
         self._history.read()
         seen = self._history.lines["rounds"]
         try:

@@ -1,4 +1,4 @@
-"""Routes of every kind, for events emitted from outside the program. `OUTCOMES` lists the possible results."""
+"""Routes of every kind, for events from outside the program. `OUTCOMES` lists the possible results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OUTCOMES", "Routes"]
 
-#: Possible responses from the console, by topic. Any event may be dropped while the program stops.
+#: The console's possible responses, by topic. Any event may be dropped while the program stops.
 OUTCOMES: dict[str, tuple[str, ...]] = {
     "sum/even": ("handled",),
     "sum/odd": ("handled",),
@@ -41,7 +41,7 @@ OUTCOMES: dict[str, tuple[str, ...]] = {
 
 
 class Routes:
-    """Handlers for the topics in `OUTCOMES`. Each handler checks how it is called."""
+    """Handlers for the topics in `OUTCOMES`. Each handler checks that it is called as it should be."""
 
     def __init__(self, notes: Notes, tree: Tree, pool: Pool) -> None:
         self._notes, self._tree, self._pool = notes, tree, pool
@@ -50,7 +50,7 @@ class Routes:
         self._seen = 0
 
     def add_to(self, router: Router) -> None:
-        """Add exact and glob routes, lanes, debounced routes, middleware, taps, and a fallback."""
+        """Add exact and wildcard routes, lanes, debounced routes, middleware, taps, and a fallback."""
         router.use(log(level=0))
         router.handle("sum/odd", self._even_only)
         router.handle("sum/*", self._any)
@@ -72,7 +72,7 @@ class Routes:
         router.fallback(self._any)
 
     async def read(self, router: Router) -> None:
-        """Subscribe and read slowly, as a background task of the program."""
+        """Subscribe and read events slowly. This runs as a background task of the program."""
         async with router.subscribe("**", maxsize=10) as events:
             async for _ in events:
                 await asyncio.sleep(0.05)

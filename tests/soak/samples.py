@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JUDGED", "Series", "Table", "measured", "on_disk"]
 
-#: The minimum duration in seconds of a run, and of the whole soak, before resources are compared.
+#: The minimum duration, in seconds, of a run and of the whole soak before resources are compared.
 JUDGED = 60.0
 JUDGED_ON_DISK = 240.0
 
@@ -35,14 +35,14 @@ _MEGABYTE = 1e6
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure and its limits: the share and the absolute amount by which its median may grow."""
+    """A figure and its limits: the median may grow by a share of its value plus an absolute amount."""
 
     name: str
     share: float
     amount: float
 
 
-#: These limits allow small random variation. A leak per event exceeds them.
+#: Figures whose limits allow small random variation. A leak per event exceeds them.
 _HELD = (
     Figure("memory, MB", 0.05, 3.0),
     Figure("memory of the guard, MB", 0.05, 1.0),
@@ -68,12 +68,12 @@ class Series:
     samples: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
     def add(self, at: float, measured: dict[str, float]) -> None:
-        """Add the measurements of one second."""
+        """Add the measurements made at the time ``at``."""
         for name, value in measured.items():
             self.samples.setdefault(name, []).append((at, value))
 
     def rows(self) -> Iterator[tuple[str, float, float, float]]:
-        """Return the medians of each figure for the second and last quarter, and the limit for the latter."""
+        """Yield each figure, its medians in the second and the last quarter, and the limit for the latter."""
         for name, samples in self.samples.items():
             quarters = _quarters(samples)
             if quarters[1] and quarters[3]:
@@ -92,14 +92,14 @@ def _quarters(samples: list[tuple[float, float]]) -> list[list[float]]:
 
 
 class Table:
-    """The report about a series. A series that is too short passes."""
+    """The report about a series of samples. A series that is too short passes."""
 
     def __init__(self, title: str, series: Series, *, judged: bool) -> None:
         self.title, self.judged = title, judged
         self._rows = list(series.rows())
 
     def wrong(self) -> list[str]:
-        """Return the figures that have grown."""
+        """Return the figures that have grown beyond their limits."""
         if not self.judged:
             return []
         return [
@@ -118,7 +118,7 @@ class Table:
 
 
 def measured(life: Life, history: History) -> dict[str, float]:
-    """Return the current resources of a run, or nothing if it has just ended."""
+    """Return the resources that a run currently uses, or nothing if the run has just ended."""
     try:
         program = psutil.Process(life.process.pid)
         with program.oneshot():

@@ -1,4 +1,4 @@
-"""One run of the program: start, phases with and without attacks, and its end."""
+"""One run of the program: its start, phases with and without attacks, and its end."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ENDS", "UNCLEAN", "Scenario"]
 
-#: The ways to end a run, used in turn.
+#: The ways to end a run. Runs use them one after the other, and then again from the start.
 ENDS = ("kill", "terminate", "kill", "interrupt", "kill", "hammer", "kill", "stop", "kill", "close_input")
-#: Ways to end a run in which the program cannot report its end.
+#: The ways to end a run in which the program cannot report its end.
 UNCLEAN = ("kill", "hammer")
 
 #: The maximum duration of attacks between two quiet periods, and the time between two checks, in seconds.
@@ -46,7 +46,7 @@ class Scenario:
         self._beside: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        """Wait until the program is up. Attacks and measurements start with the switch."""
+        """Wait until the program is up. Attacks and measurements begin when the switch is turned on."""
         life, shared = self._life, self._shared
         await life.wait_up()
         shared.senders.listens(life.up["webhooks"])
@@ -66,13 +66,13 @@ class Scenario:
         await self._held.aclose()
 
     async def storm(self, seconds: float) -> None:
-        """Attack for this number of seconds, or until a violation occurs."""
+        """Attack for ``seconds`` seconds, or until a violation occurs."""
         self._shared.attack_switch.enable()
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             done, _ = await asyncio.wait(self._beside, timeout=min(left, _PAUSE), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                # Neither task ends unless it fails.
+                # A task that has ended has failed.
                 task.result()
             if not self._life.alive:
                 raise Broken(f"it has ended by itself, with {self._life.process.returncode}")
@@ -81,7 +81,7 @@ class Scenario:
                 raise Broken("a violation, described below")
 
     async def storm_and_calm(self, seconds: float) -> None:
-        """Alternate between attacks and checks for this number of seconds, and end with checks."""
+        """Alternate between attacks and checks for ``seconds`` seconds, and end with checks."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             await self.storm(min(left, _ROUND))
@@ -109,7 +109,7 @@ class Scenario:
             await asyncio.wait({falling})
 
     async def end(self, how: str) -> None:
-        """End the run, usually during attacks."""
+        """End the run, in most cases during attacks."""
         life = self._life
         match how:
             case "kill":
@@ -139,7 +139,7 @@ class Scenario:
         self._life.send(signal.SIGINT)
         await self._life.over()
 
-    # -- beside it ---------------------------------------------------------------------------------------------------
+    # -- background tasks --------------------------------------------------------------------------------------------
 
     def _start_task(self, work: Coroutine[object, object, None]) -> None:
         self._beside.append(asyncio.create_task(work))

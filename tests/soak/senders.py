@@ -1,6 +1,6 @@
-"""Webhook senders for all runs. Each retries with the same id until a response arrives.
+"""Webhook senders for all runs. They forge, truncate or repeat some requests.
 
-Some requests are forged, truncated or repeated.
+Each sender tries again with the same id until a response arrives.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ACCEPTED, _REFUSED, _FORBIDDEN = 202, (429, 503), (401, 403)
 
 
 class Senders:
-    """Sends while attacks are on. `url` is the program's address, or empty while the program does not listen."""
+    """Sends webhooks while attacks are on. `url` is the program's address, or empty while it does not listen."""
 
     def __init__(self, history: History, attack_switch: AttackSwitch, chance: random.Random) -> None:
         self._history, self._attack_switch, self._chance = history, attack_switch, chance
@@ -67,7 +67,7 @@ class Senders:
                         await asyncio.gather(self._send(client, path, number), self._send(client, path, number))
 
     async def _send(self, client: aiohttp.ClientSession, path: str, number: int) -> None:
-        """Send until a response arrives.
+        """Send a request until a response arrives.
 
         A request without a response may have been accepted, so a later rejection proves nothing.
         """
@@ -79,7 +79,7 @@ class Senders:
                 self._history.accepted[path].add(number)
                 return
             if status in _REFUSED:
-                # Another attempt may be in progress and be accepted.
+                # A different attempt may still be in progress, and may be accepted.
                 await asyncio.sleep(0.1)
             elif status is not None:
                 self._history.wrong.append(f"the webhook {number} to {path} was answered with {status}")

@@ -18,12 +18,12 @@ __all__ = ["ANSWER", "Console"]
 ANSWER = 80.0
 
 _OUTCOMES = ("handled", "failed", "dropped", "unknown")
-#: The response if too many commands are running.
+#: The status of a response when too many commands are running.
 _BUSY = 503
 
 
 class Console:
-    """A client for one run, created when the program can be reached."""
+    """A client for one run, created when the program is reachable."""
 
     def __init__(self, up: dict[str, str]) -> None:
         self._up = up
@@ -32,7 +32,7 @@ class Console:
             connector=aiohttp.UnixConnector(up["control"], force_close=True), timeout=limit
         )
         self._tcp = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), timeout=limit)
-        #: Number of commands that received a response.
+        #: The number of commands that received a response.
         self.answered = 0
 
     async def __aenter__(self) -> Self:
@@ -45,7 +45,7 @@ class Console:
         await self._tcp.close()
 
     async def state(self) -> Any:
-        """Return the snapshot."""
+        """Return a snapshot of the program."""
         async with self._socket.get("http://localhost/api/state") as answer:
             assert answer.status == 200, await answer.text()
             return await answer.json()
@@ -71,7 +71,7 @@ class Console:
             return str(given["outcome"])
 
     async def scrape(self) -> set[str]:
-        """Parse the metrics and return their names. The liveness probe must succeed as well."""
+        """Parse the metrics and return their names. Also check that the liveness probe succeeds."""
         async with self._tcp.get(f"{self._up['probes']}/livez") as answer:
             assert answer.status == 200, await answer.text()
         async with self._tcp.get(f"{self._up['probes']}/metrics") as answer:

@@ -27,9 +27,9 @@ _LONG = 0.55
 
 
 class Storm:
-    """The soak, for a number of seconds. `wrong` lists violations, and `report` yields the results.
+    """The whole soak, which lasts a number of seconds. `wrong` lists violations, and `report` yields the results.
 
-    ``tell`` is called with a line for each run.
+    ``tell`` is called with a line about each run.
     """
 
     def __init__(self, directory: Path, seconds: float, seed: int, tell: Callable[[str], object]) -> None:
@@ -45,11 +45,11 @@ class Storm:
 
     @property
     def quiet_phases(self) -> int:
-        """How often all checks have passed."""
+        """The number of times that all checks have passed."""
         return self._shared.quiet_phases
 
     async def run(self) -> None:
-        """Run the soak. A violation ends it early."""
+        """Run the soak, and end it early if there is a violation."""
         with ExitStack() as held:
             if self._shared.bus is not None:
                 held.enter_context(self._shared.bus)
@@ -72,7 +72,7 @@ class Storm:
                 await self._live(self._short(), next(self._ends))
             await self._live(self._seconds * 0.05, "interrupt")
         if senders.done():
-            # The tasks do not end unless they fail.
+            # A sender that has ended has failed.
             senders.result()
 
     def _short(self) -> float:

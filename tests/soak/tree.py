@@ -1,4 +1,4 @@
-"""The supervisors of the program: processes, tasks and threads that crash on request."""
+"""The program's supervisors: processes, tasks and threads that crash on request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["TASKS", "THREADS", "Tree"]
 
 SOON = Backoff(initial=0.05, maximum=0.5)
-#: This child crashes too often and is given up, until a command restarts it.
+#: The backoff of a child that crashes too often and is given up, until a command restarts it.
 _BRITTLE = Backoff(initial=0.01, maximum=0.05, max_restarts=3, within=5.0)
 
 #: Workers that a command can crash.
@@ -35,9 +35,9 @@ class Tree:
     def __init__(self) -> None:
         self._fuses: dict[str, asyncio.Event] = {}
         self._thread_fuse = threading.Event()
-        #: The number of iterations of each loop.
+        #: The number of each loop's iterations.
         self.rounds: Counter[str] = Counter()
-        #: The number of lines of output.
+        #: The number of output lines.
         self.lines = 0
         self.root = Supervisor(
             "tree",

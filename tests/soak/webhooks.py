@@ -1,4 +1,4 @@
-"""The program's webhooks: stored in an inbox, and handled at least once despite all attacks."""
+"""The program's webhooks: they are stored in an inbox, and handled at least once despite all attacks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILE = "inbox.db"
 #: Seconds for which an id is remembered.
 DEDUPE = 40.0
 
-#: Requests with multiples of the first number fail the first time. Multiples of the second number take long.
+#: Requests whose number is a multiple of the first value fail the first time. Multiples of the second take a long time.
 _UNLUCKY, _SLOW = 17, 23
 #: Seconds that a stuck handler may take.
 _PATIENCE = 0.5
@@ -61,7 +61,7 @@ class Webhooks:
             self._handled(number)
 
     async def _stuck(self, event: WebhookEvent) -> None:
-        """Hang the first time."""
+        """Hang during the first attempt."""
         if delivery().attempt == 1:
             await asyncio.Event().wait()
         self._handled(_number(event))

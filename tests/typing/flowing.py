@@ -1,4 +1,4 @@
-"""Tasks, flows, jobs."""
+"""User code with tasks, flows and jobs."""
 
 from collections.abc import Mapping
 from typing import Any, assert_type
@@ -37,7 +37,7 @@ def measure(fetch: bytes, unit: str) -> int:
 async def forget(result: bytes | Failure, failures: Mapping[str, Failure]) -> None: ...
 
 
-# The revert of a failed task gets a `Failure`, unless it is called only for tasks that are done.
+# The revert of a failed task gets a `Failure`, unless it is called only for completed tasks.
 @measure.revert(only_if_done=True)
 def shrink(result: int) -> None: ...
 
@@ -55,13 +55,13 @@ assert_type(fetch, Task)
 assert_type(measure, Task)
 assert_type(fetch.name, str)
 assert_type([fetch, measure], list[Task])
-# The decorator of the revert returns the task, which keeps its name.
+# The decorator for a revert returns the task, which keeps its name.
 assert_type(forget, Task)
 assert_type(shrink, Task)
 
 # A name is not a function.
 task("fetch")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
-# The setting is unknown.
+# No such setting exists.
 measure.revert(only_if_failed=True)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 task(plain, retries=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 # A timeout is a number.
@@ -119,7 +119,7 @@ async def runs(router: Router) -> None:
         flows.start(flow, id=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         # Only `task` turns a function into a task.
         flows.start(plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        # `Flows` have no method to close them, because the end of the block closes them.
+        # `Flows` has no method for closing, because the end of the block closes it.
         flows.close()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     # `Flows` must be entered with ``async with``.
     with Flows():  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]
@@ -130,7 +130,7 @@ async def jobs(flows: Flows, event: SentEvent) -> None:
     queue = JobQueue(flows)
     assert_type(event.topic, str)
     assert_type(await queue.enqueue("all", url="a", priority="high", after=3), Job)
-    # The arguments of a flow must be keyword arguments.
+    # A flow's arguments must be keyword arguments.
     await queue.enqueue("all", {"url": "a"})  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
 
 

@@ -1,4 +1,4 @@
-"""Events, handlers, middleware and deliveries."""
+"""User code with events, handlers, middleware and deliveries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -84,7 +84,7 @@ async def decorated(file: FileEvent, mail: MailEvent, command: CommandEvent) -> 
     assert_type(answer(mail), str)
     assert_type(await deploy(command), None)
     assert_type(await nobody(mail), bytes)
-    # A handler of file events would receive mail.
+    # This handler of file events would receive mail.
     await build(mail)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     # A handler takes one event, not two.
     answer(mail, mail)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
@@ -119,11 +119,11 @@ router.handle(int, print)  # type: ignore[arg-type]  # pyright: ignore[reportArg
 router.on(Counter)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # This is not a valid value of busy.
 router.handle("a", print, busy="wait")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# The setting is unknown.
+# No such setting exists.
 router.on("a", debounced=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 # A handler must accept the event.
 router.handle("device/{name}", lambda: None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# Only a route passes the names of its pattern.
+# Only a route passes values for the names in its pattern.
 debounce(temperature, 1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 router.handle("a", "print")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # Settings are keyword arguments.
@@ -147,7 +147,7 @@ async def deliveries(mail: MailEvent) -> None:
     assert_type(sent.parent, Delivery | None)
     assert_type(delivery().error, BaseException | None)
     assert_type(delivery().params, Mapping[str, str])
-    # It is read-only.
+    # The parameters are read-only.
     delivery().params["name"] = "1"  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
     assert_type(await router.dispatch(mail), None)
     try:
@@ -160,7 +160,7 @@ async def deliveries(mail: MailEvent) -> None:
     await router.emit("mail/new")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     # An event class is not an event. Only an instance is.
     await router.emit(FileEvent)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # Events are immutable records.
+    # Events are immutable.
     mail.sender = "me"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -168,7 +168,7 @@ async def subscriptions() -> None:
     async with router.subscribe("file/*", maxsize=5) as events:
         assert_type(events, Subscription)
         async for event in events:
-            # A pattern does not determine the class of its events, so check it.
+            # A pattern does not determine the class of its events, so the code must check it.
             assert_type(event, Topical)
             if isinstance(event, FileEvent):
                 assert_type(event.path.name, str)

@@ -1,4 +1,4 @@
-"""Programs, their background tasks, and their sources."""
+"""User code with programs, their background tasks, and their sources."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -71,7 +71,7 @@ run(main)
 run(Server(), router, TaskWorker("job", main), main, force_exit=2, exit_timeout=10)
 run(partial(with_arguments, 80, host="here"))
 
-# `run` takes a function, not a coroutine as `asyncio.run` does.
+# Unlike `asyncio.run`, `run` takes a function, not a coroutine.
 run(main())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # A main is called without arguments.
 run(with_arguments)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -79,7 +79,7 @@ run(with_arguments)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentT
 run(plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # A main must be an instance, not a class.
 run(Server)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# The setting is unknown.
+# No such setting exists.
 run(main, timeout=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
@@ -161,7 +161,7 @@ async def texts() -> AsyncIterator[str]:
 
 
 class Listening:
-    """A source that pushes events and must be entered first."""
+    """A source that pushes events and is entered before it runs."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -175,7 +175,7 @@ class Listening:
 
 
 class Deaf:
-    """An object that is not a source, because its ``run`` takes no function for emitting."""
+    """An object that is not a source, because its ``run`` takes no function that emits events."""
 
     async def run(self) -> None: ...
 
@@ -209,11 +209,11 @@ router.add_source(FileWatchSource("src", Path("docs"), include=["*.py"]))
 router.add_source(HealthCheckSource("db", main, trigger="level"))
 router.add_source(WebhookSource(port=8080, verify=GitHub("secret"), limits=Limits(rate=None)))
 
-# The events of a source must have a topic.
+# A source's events must have topics.
 router.add_source(texts)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # A source must be an instance, not a class.
 router.add_source(Listening)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# A source must be able to emit.
+# A source must accept a function that emits events.
 router.add_source(Deaf())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # This is not a valid value of restart.
 router.add_source(numbers, restart="always")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -1,4 +1,4 @@
-"""Code that observes a program, and test helpers."""
+"""User code that observes a program, and test helpers."""
 
 from typing import Any, assert_type
 
@@ -33,7 +33,7 @@ async def updates() -> None:
                 assert_type(node, dict[str, Any] | None)
     assert_type(snapshot(router), Snapshot)
     assert_type(mermaid.system(router.state()), str)
-    # Changes are an async iterator, not a list.
+    # The changes are an async iterator, not a list.
     watch()[0]  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
 
 

@@ -1,4 +1,4 @@
-"""Workers, supervisors, pools, and their states."""
+"""User code with workers, supervisors, pools, and their states."""
 
 import sys
 import threading
@@ -88,17 +88,17 @@ async def workers() -> None:
     TaskWorker("job", loop, stop_timeout=3)
     ThreadWorker("thread", blocking)
     ContainerWorker("db", "postgres", env={"A": "1"})
-    # The methods decide whether an object is a worker, also at run time.
+    # At run time, too, an object with the right methods is a worker.
     assert isinstance(Own(), Worker)
     shaped: Worker = Own()
     assert_type(await stop_and_wait(shaped), Exit)
-    # The async function must not take other arguments.
+    # The async function must not take arguments.
     TaskWorker("job", of_a_number)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     # A plain function needs a ThreadWorker.
     TaskWorker("job", plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # A thread must be stoppable: its function takes an event.
+    # A thread's function must take the event that stops it.
     ThreadWorker("thread", plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # The words of a command are separate arguments, not a list.
+    # A command's words are separate arguments, not a list.
     ProcessWorker("api", [sys.executable, "-c", "pass"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -130,7 +130,7 @@ async def make_slowly(name: str) -> ProcessWorker:
     return ProcessWorker(name, "true")
 
 
-# A default binds the current value of a loop variable.
+# A default binds the loop variable's current value.
 for name in ("a", "b"):
     Spec(name, lambda name=name: make(name))
     Spec(name, lambda name=name: make_slowly(name))
@@ -141,7 +141,7 @@ Spec("task", plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentT
 Spec("task", serve())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # A spec takes a function, not a worker, because each start needs a new worker.
 Spec("task", TaskWorker("job", serve))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# The async function must not take other arguments.
+# The async function must not take arguments.
 Spec("task", of_a_number)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # This is not a valid value of restart.
 Spec("task", serve, restart="sometimes")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -183,7 +183,7 @@ def add(a: int, b: int) -> int:
 
 
 async def calls() -> None:
-    # The codec may change the type of the result (a tuple becomes a list), so only the caller can declare it.
+    # The codec may change the result's type (a tuple may become a list), so only the caller can declare it.
     total: int = await pool.call("add", 1, b=2, session="s", deadline=3)
     assert_type(await pool.call(add, 1, 2), Any)
     async for row in pool.stream("rows"):

@@ -1,4 +1,4 @@
-"""Peers as programs. Each is started in a temporary directory and ended with all its processes."""
+"""Peers as programs. Each program is started in a temporary directory and ended with all its processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ time.sleep(600)
 
 @contextmanager
 def folder(program: str) -> Iterator[Path]:
-    """Yield a directory with ``program`` as app.py. On exit, kill the processes listed in its file ``pids``."""
+    """Yield a directory that contains ``program`` as app.py. Then kill the processes listed in its file ``pids``."""
     with tempfile.TemporaryDirectory() as name:
         here = Path(name)
         (here / "app.py").write_text(program)

@@ -20,21 +20,21 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsProcess]:
-    """The shared server. Tests must not stop it."""
+    """Yield the shared server, which tests must not stop."""
     with NatsProcess(tmp_path_factory.mktemp("nats")) as server:
         yield server
 
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[NatsProcess]:
-    """A server for one test, which may kill it."""
+    """Yield a server for one test, which may kill it."""
     with NatsProcess(tmp_path / "nats") as server:
         yield server
 
 
 @pytest.fixture
 def bridge(server: NatsProcess) -> Callable[..., NatsBridge]:
-    """Makes bridges of the test's own stream: ``bridge(group="g", …)``."""
+    """Return a function that creates bridges to the test's own stream: ``bridge(group="g", …)``."""
     return maker(server)
 
 

@@ -1,4 +1,4 @@
-"""The output of ``nsc``: an operator, an account and a user, as server settings and a credentials file."""
+"""Credentials as ``nsc`` creates them: an operator, an account and a user, as settings and a credentials file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any
 
-import nkeys  # type: ignore[import-untyped]  # it has no types
+import nkeys  # type: ignore[import-untyped]  # nkeys has no types
 
 __all__ = ["credentials"]
 

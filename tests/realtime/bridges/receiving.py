@@ -1,4 +1,4 @@
-"""Helpers for tests of bridges that wait for events."""
+"""Helpers for tests that wait for a bridge's events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Box", "answered", "by_hand"]
 
 
 class Box(Recorder):
-    """A handler that stores events, and a method to wait for them."""
+    """A handler that stores events and lets a test wait for them."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Handler failures create dead letters. Restarts, prefetching and crashes of other processes do not."""
+"""Events become dead letters after handler failures, but not after restarts, prefetching or other crashes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 
-#: A group member that dies at the event "pill" and records the other events.
+#: A group member that dies when it handles the event "pill", and records the other events.
 KILLED_BY_A_PILL = """
 import asyncio, os, signal, sys
 from lifecycle import Router, run
@@ -48,7 +48,7 @@ run(router)
 
 
 async def deliver(server: NatsProcess, receiver: NatsBridge, times: int) -> None:
-    """Deliver all events to the group this many times, and return each without running a handler."""
+    """Deliver all events to the group ``times`` times, and return each one without running a handler."""
     async with by_hand(server) as js:
         subscription = await js.pull_subscribe_bind("there", receiver._settings.stream)
         count = (await js.consumer_info(receiver._settings.stream, "there")).num_pending or 0
@@ -63,7 +63,7 @@ async def deliver(server: NatsProcess, receiver: NatsBridge, times: int) -> None
 
 
 async def set_up(here: Router, receiver: NatsBridge, *data: object) -> None:
-    """Create the group, and send it events that none of its members has seen."""
+    """Create the group, and send it events that none of its members has received yet."""
     group = Router()
     group.add_source(receiver)
     async with running(group):
@@ -104,7 +104,7 @@ async def test_events_that_were_only_given_back_by_stopped_members_are_never_dea
 
 
 async def test_failures_are_counted_over_all_processes_of_a_group(bridge: MakeBridge) -> None:
-    """A bridge remembers its own failures; the server stores those of other bridges."""
+    """A bridge remembers its own failures, and the server stores the failures of other bridges."""
     here = Router()
     here.add_source(bridge(group="here", publish=("job/*",), subscribe=("dead/**",)))
     here.handle("dead/**", dead := Box())
@@ -268,7 +268,7 @@ def denying(tmp_path: Path) -> Iterator[NatsProcess]:
 async def test_where_the_bucket_is_denied_the_server_is_not_asked_for_every_event(
     denying: NatsProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The bucket does not respond. An event that waits for a response delays the events after it."""
+    """The bucket does not respond. An event that waits for the bucket delays the events after it."""
     monkeypatch.setattr(dedupe, "_ANSWER", 0.5)
     assert await dead_letters(denying, 20) == {"2"}
     logged = [
@@ -280,7 +280,7 @@ async def test_where_the_bucket_is_denied_the_server_is_not_asked_for_every_even
 
 @pytest.fixture
 def silent(tmp_path: Path) -> Iterator[NatsProcess]:
-    """Yield a server on which queries for failures get no answer."""
+    """Yield a server that does not answer queries for failures."""
     with NatsProcess(tmp_path, settings='mappings: { "$JS.API.STREAM.MSG.GET.KV_FAILURES": "nowhere" }') as server:
         yield server
 
@@ -296,7 +296,7 @@ async def test_a_bucket_that_does_not_answer_is_not_asked_for_a_while(
 
 
 async def dead_letters(server: NatsProcess, count: int) -> set[str]:
-    """Let this many events fail twice, and return the attempts of their dead letters."""
+    """Let ``count`` events fail twice, and return the attempts that their dead letters contain."""
     router = Router()
     router.add_source(
         NatsBridge(

@@ -33,7 +33,7 @@ class Order:
     topic: str = "order/placed"
 
 
-# -- there ---------------------------------------------------------------------------------------------------------
+# -- delivery ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ async def test_awaiting_an_event_waits_for_the_bus_and_local_routes_get_it_too(
 
 
 async def test_a_published_event_is_handled_once_by_the_group(bridge: MakeBridge) -> None:
-    """Otherwise events would circulate."""
+    """The members both publish and subscribe to these events, which must not circulate."""
     routers, boxes = [Router("one"), Router("two")], [Box(), Box()]
     bridges = [bridge(group="group", subscribe=("job/*",), publish=("**",)) for _ in routers]
     for router, each, box in zip(routers, bridges, boxes, strict=True):
@@ -115,7 +115,7 @@ async def test_names_in_patterns_of_a_bridge_match_like_stars(bridge: MakeBridge
         config = (await js.consumer_info(settings.stream, "there")).config
     assert names == ["k7", "k9"]
     assert config.filter_subjects == [f"{settings.prefix}.device.*.temp"]
-    # Members that give the segment different names have the same subscription.
+    # Members that use different names for the segment have the same subscription.
     assert list(json.loads((config.metadata or {})["lifecycle-patterns"])) == ["device/*/temp"]
 
 
@@ -232,7 +232,7 @@ async def test_unhandled_events_are_dead_letters_and_dead_letters_do_not_make_mo
     there.add_source(receiver)
     async with running(here), running(there), by_hand(server) as js:
         await (await here.emit(Event("job/x")))
-        # The event and its dead letter.
+        # Both the event and its dead letter have become dead letters.
         await until(lambda: receiver.state().dead == 2)
         assert (await js.stream_info(receiver._settings.stream)).state.messages == 2
 
@@ -477,7 +477,7 @@ async def test_an_event_that_the_bus_cannot_carry_raises_when_awaited(bridge: Ma
         ]:
             with pytest.raises(Unpublishable, match=why):
                 await (await here.emit(event))
-        # The connection still works.
+        # The connection still works after the refused event.
         await (await here.emit(Event("job/x", b"x" * 1_000_000)))
     assert sender.state().published == 1
 

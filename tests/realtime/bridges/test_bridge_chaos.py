@@ -1,4 +1,4 @@
-"""`tests.chaos.bridge` for a few seconds, or for a minute with ``LIFECYCLE_CHAOS`` (`make chaos`)."""
+"""Runs `tests.chaos.bridge` for a few seconds, or for a minute with ``LIFECYCLE_CHAOS`` (`make chaos`)."""
 
 from __future__ import annotations
 

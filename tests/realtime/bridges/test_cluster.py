@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Events before the kill, and after it.
+#: The number of events before and after the kill.
 BEFORE, AFTER = 50, 50
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[dict[str, NatsProcess]]:
-    """Return the three servers of a cluster by name, not started."""
+    """Return a cluster's three servers by name, without starting them."""
     ports = [free_port() for _ in range(3)]
     routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports)
     servers: dict[str, NatsProcess] = {}
@@ -42,7 +42,7 @@ def site(tmp_path: Path) -> Iterator[dict[str, NatsProcess]]:
 
 @pytest.fixture
 def cluster(site: dict[str, NatsProcess]) -> dict[str, NatsProcess]:
-    """Yield the three servers of a cluster, started."""
+    """Start a cluster's three servers, and yield them by name."""
     for server in site.values():
         server.start()
     return dict(site)
@@ -110,11 +110,11 @@ async def test_a_first_start_waits_until_enough_servers_are_up(
 async def test_a_bridge_and_a_leader_whose_server_is_frozen_go_to_another(
     cluster: dict[str, NatsProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connections stay open, so the client would wait for half a minute."""
+    """The frozen server's connections stay open, so the client alone would wait for half a minute."""
     monkeypatch.setattr(connection, "_PING", 600)
     await formed(cluster)
     router = Router()
-    # Only the address of this server is configured; the others are discovered.
+    # Only this server's address is configured. The client discovers the other servers.
     frozen = next(iter(cluster.values()))
     both = NatsBridge(frozen.url, group="here", publish=("job/*",), subscribe=("job/*",))
     leader = Leader("cron", frozen.url, lease=6.0)
@@ -138,7 +138,7 @@ async def test_a_bridge_and_a_leader_whose_server_is_frozen_go_to_another(
 
 
 async def formed(cluster: dict[str, NatsProcess]) -> None:
-    """Wait until the cluster has a leader: requests before that get no answer."""
+    """Wait until the cluster has a leader, because it does not answer requests without one."""
     async with asyncio.timeout(2 * LIMIT), by_hand(next(iter(cluster.values())), patience=0.2) as js:
         while True:
             with suppress(TimeoutError, ServiceUnavailableError):
@@ -147,7 +147,7 @@ async def formed(cluster: dict[str, NatsProcess]) -> None:
 
 
 async def insist(router: Router, number: int) -> None:
-    """Send until the cluster accepts. A second attempt has the same id, so it is the same event."""
+    """Send the event until the cluster accepts it. A second attempt has the same id, so it is the same event."""
     while True:
         try:
             await (await router.emit(Event("job/x", number)))

@@ -1,4 +1,4 @@
-"""Malformed messages from other programs: the bridge keeps running, and each message has a result."""
+"""Malformed messages from other programs: the bridge keeps running, and handles or rejects each message."""
 
 from __future__ import annotations
 

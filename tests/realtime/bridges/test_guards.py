@@ -81,7 +81,7 @@ async def test_subjects_of_another_stream_are_reported(bridge: MakeBridge, serve
 async def test_a_group_with_old_settings_gets_the_new_ones(
     bridge: MakeBridge, server: NatsProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """New patterns are added. Old patterns are removed when no member uses them."""
+    """New patterns are added to the group. Old patterns are removed when no member uses them."""
     router = Router()
     router.add_source(bridge(group="g", subscribe=("old/*",), ack_wait=7.0))
     async with running(router):
@@ -121,7 +121,7 @@ async def test_a_server_without_streams_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["2.10.26", "1.4.1"])
 async def test_a_server_that_ignores_settings_in_silence_is_refused(version: str) -> None:
-    """The suite has no old server, so this fake reports the version of one."""
+    """No old server is available to the suite, so a fake reports an old version."""
     info = {"server_id": "X", "version": version, "max_payload": 1_048_576, "proto": 1, "headers": True}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -206,7 +206,7 @@ async def test_a_file_of_credentials_lets_in(tmp_path: Path) -> None:
 
 
 async def test_a_certificate_is_asked_for_and_shown(tmp_path: Path) -> None:
-    """Both sides have a certificate from the same authority."""
+    """The server and the client each have a certificate from the same authority."""
     paths = certificates(tmp_path)
     settings = (
         f'tls {{ cert_file: "{paths["cert"]}", key_file: "{paths["key"]}", ca_file: "{paths["cert"]}", verify: true }}'
@@ -223,7 +223,7 @@ async def test_a_certificate_is_asked_for_and_shown(tmp_path: Path) -> None:
 
 
 def certificates(directory: Path) -> dict[str, str]:
-    """Return a self-signed certificate for 127.0.0.1, for the server and the client."""
+    """Create a self-signed certificate for 127.0.0.1 that the server and the client can use."""
     from ipaddress import IPv4Address
 
     from cryptography import x509

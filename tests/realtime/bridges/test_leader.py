@@ -75,7 +75,7 @@ async def test_leaders_of_two_names_have_nothing_to_do_with_each_other(server: N
 
 
 async def test_the_lease_is_kept_until_the_last_handler_has_ended(server: NatsProcess) -> None:
-    """The handler may finish and write before another process becomes leader."""
+    """A running handler may finish and write before another process becomes leader."""
     first, second = Candidate(server, "drain"), Candidate(server, "drain")
     begun, finish = asyncio.Event(), asyncio.Event()
 
@@ -117,7 +117,7 @@ async def test_a_candidate_that_does_not_lead_cannot_write(server: NatsProcess) 
 
 
 async def test_a_lease_taken_by_another_is_lost_at_the_next_write(server: NatsProcess) -> None:
-    """The leader's clock cannot detect that, but the server can."""
+    """The leader's clock cannot detect the change, but the server can."""
     member = Candidate(server, "taken")
     async with running(member.router), by_hand(server) as js:
         await member.box.wait(1)
@@ -189,7 +189,7 @@ async def test_a_client_that_is_closed_for_good_is_replaced_and_leads_again(serv
 
 
 async def test_a_gained_event_is_dropped_if_the_lease_is_lost_first(server: NatsProcess) -> None:
-    """A `gained` event after the loss would start work that nothing stops."""
+    """A `gained` event that arrives after the loss would start work that nothing stops."""
     leader = Leader("busy", server.url)
     leader._turned(5, "")
     leader._turned(0, "it could not be renewed in time")
@@ -211,7 +211,7 @@ async def test_a_server_that_is_away_for_longer_than_the_lease_makes_a_new_leade
         await member.box.wait(1)
         token = member.box.events[0].token
         await asyncio.to_thread(getattr(own_server, gone))
-        # More than the buffers on the way can hold, so the sender must wait.
+        # The data exceeds all the buffers on its way, so the sender must wait.
         writing = asyncio.create_task(member.leader.put("key", bytes(1_000_000), token=token))
         await until(lambda: member.notices[-1] == "lost")
         assert member.box.events[-1].reason == "it could not be renewed in time"
@@ -239,7 +239,7 @@ async def test_a_server_that_comes_back_in_time_changes_nothing(own_server: Nats
 
 
 async def test_leader_events_stay_in_their_process(server: NatsProcess) -> None:
-    """On another machine the same event would be wrong."""
+    """An event about this process's leadership would be wrong on another machine."""
     member = Candidate(server, "here")
     bridge = NatsBridge(server.url, stream="ALL", prefix="all", group="g", publish=("**",))
     member.router.add_source(bridge)

@@ -1,6 +1,6 @@
 """Leader processes that die and freeze, and `tests.chaos.leader` for a few seconds.
 
-With ``LIFECYCLE_CHAOS`` (`make chaos`) the latter takes a minute.
+With ``LIFECYCLE_CHAOS`` (`make chaos`), `tests.chaos.leader` runs for a minute.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def test_another_leads_when_one_is_frozen_or_killed_and_the_thawed_one_wri
 async def freeze(both: list[Worker]) -> list[Worker]:
     """Freeze the leader, and return it and the other process.
 
-    A process that lost the lease just before is continued and may lead later.
+    If the process loses its lease just before it is frozen, let it continue, and try again with the next leader.
     """
     while True:
         await until(lambda: any(worker.token for worker in both))

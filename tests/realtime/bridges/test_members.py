@@ -31,7 +31,7 @@ COUNT = 20
 
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Returned events are delivered again immediately."""
+    """Deliver returned events again immediately."""
     monkeypatch.setattr(consumer, "_ELSEWHERE", Backoff(initial=0.01, maximum=0.02))
 
 
@@ -82,7 +82,7 @@ async def test_an_old_member_that_restarts_last_takes_nothing_from_newer_ones(
 async def test_patterns_that_share_a_filter_are_distinguished(
     bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A NATS subject cannot express ``fo*``, so each member receives the events of the other too."""
+    """A NATS subject cannot express ``fo*``, so each member also receives the other member's events."""
     monkeypatch.setattr(bridge_module, "_LOOK", 0.01)
     here, _ = member(bridge(group="here", publish=("**",)))
     one, one_box = member(first := bridge(group="g", subscribe=("fo*",)))
@@ -159,7 +159,7 @@ async def test_members_that_start_together_do_not_overwrite_the_patterns_of_each
 async def test_an_outage_does_not_count_towards_the_time_after_which_a_pattern_is_forgotten(
     own_bridge: MakeBridge, own_server: NatsProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Members cannot renew their patterns while the server is down. The first one to reconnect removes nothing."""
+    """Members cannot renew their patterns while the server is down. The first to reconnect must not remove any."""
     monkeypatch.setattr(bridge_module, "_LOOK", 3600.0)
     new, _ = member(own_bridge(group="g", subscribe=("a/*", "b/*")))
     old, _ = member(receiver := own_bridge(group="g", subscribe=("a/*",)))
@@ -237,7 +237,7 @@ async def test_events_to_which_no_member_subscribes_any_more_become_dead_letters
         async with running(old):
             await (await here.emit(Event("b/x", 7)))
             monkeypatch.setattr(streams, "_FORGOTTEN", 0.2)
-            # The first is the outgoing event.
+            # The first event is the outgoing one.
             [_, letter] = await dead.wait(2)
     assert (letter.topic, letter.data) == ("dead/b/x", 7)
     assert letter.headers["dead-reason"] == "no member of the group subscribes to it any more"

@@ -1,4 +1,4 @@
-"""A server that stops, returns and loses its data, and members of a group that die."""
+"""A server that stops, returns and loses its data, and group members that die."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_an_event_not_accepted_in_time_fails_for_its_emitter(
 async def test_the_time_limit_of_every_event_begins_when_it_is_sent(
     own_server: NatsProcess, own_bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time does not start when the bridge gives up earlier events. Otherwise this test would take a minute."""
+    """The time limit starts when the event is sent. Otherwise this test would take a minute."""
     monkeypatch.setattr(publisher, "PUBLISH_TIMEOUT", 1.0)
     here = Router()
     sender = own_bridge(group="here", publish=("job/*",), max_in_flight=2)
@@ -181,7 +181,7 @@ async def test_a_group_that_was_deleted_is_set_up_again(own_server: NatsProcess,
 async def test_how_often_an_event_failed_outlives_the_servers_memory(
     own_server: NatsProcess, own_bridge: MakeBridge
 ) -> None:
-    """A restarted server counts deliveries from zero, so without this an event would be retried indefinitely."""
+    """A restarted server counts deliveries from zero. An event would be retried forever if failures were not stored."""
     here, there = Router(), Router()
     here.add_source(own_bridge(group="here", publish=("job/*",)))
     receiver = own_bridge(group="there", subscribe=("job/*",), max_deliver=3, ack_wait=1.0)
@@ -215,7 +215,7 @@ async def test_a_router_ends_though_the_server_is_gone(own_server: NatsProcess, 
 async def test_a_router_ends_though_the_server_is_frozen_and_takes_nothing(
     own_server: NatsProcess, own_bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Data that does not fit into the socket's buffer would block until the server continues."""
+    """Writing data that does not fit into the socket's buffer would block until the server continues."""
     monkeypatch.setattr(bridge_module, "_FINAL_ANSWERS", 0.3)
     monkeypatch.setattr(connection, "_LAST_BYTES", 0.3)
     here = Router()

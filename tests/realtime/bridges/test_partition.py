@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.engine("ip")
 
-#: Addresses need not be unique across tests: each network is isolated.
+#: The addresses are the same in all tests, because each network is isolated.
 BUS, HOST = "10.7.{}.1", "10.7.{}.2"
 
 
 class Networks:
-    """The networks of a server and of two hosts, numbered 0 and 1, with a cable from the server to each."""
+    """The networks of a server and of two hosts, numbered 0 and 1. A cable connects the server to each host."""
 
     def __init__(self) -> None:
         self._name = f"lifecycle-{os.getpid()}-"
@@ -82,7 +82,7 @@ async def test_two_hosts_never_lead_at_once_during_a_partition(networks: Network
         places = [(f"nats://{BUS.format(number)}:{server.port}", networks.via(number)) for number in range(2)]
         async with workers(tmp_path, *places) as both:
             await cut_off(networks, both)
-            # The member that was cut off is back. It leads, because the other one is dead.
+            # The member that was cut off is back, and leads because the other one is dead.
             back, other = sorted(both, key=lambda worker: worker.token)
             await other.kill()
             await until(lambda: back.token > other.last)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 README = ROOT / "examples" / "two_machines" / "README.md"
 
-#: Executes a command with exec.
+#: Replaces itself with the given command.
 BECOME = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
 
-#: The directories of `python` and `nats-server`.
+#: The search path, with the directories of `python` and `nats-server`.
 ENV = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
 
 
@@ -41,7 +41,7 @@ def start() -> Iterator[Callable[[str], Running]]:
 
 
 def commands(**changes: str) -> list[list[str]]:
-    """Return the commands of each block, with the reader's values replaced by those of this test."""
+    """Return each block's commands, with this test's values in place of the reader's."""
     text = README.read_text(encoding="utf-8")
     for old, new in changes.items():
         text = text.replace(old, new)
@@ -87,7 +87,7 @@ def test_two_machines_go_on_when_the_cable_between_them_is_back(
 
 @pytest.fixture
 def machines(tmp_path: Path) -> Iterator[list[list[str]]]:
-    """The commands on two local machines."""
+    """Yield the commands for two machines, which are both this one."""
     changes = {"machine-": f"lifecycle-{os.getpid()}-", "/tmp/bus": str(tmp_path)}
     _, make, *use, delete = commands(**changes)
     try:

@@ -1,4 +1,4 @@
-"""Candidate processes for tests of leaders. Tests start them, read their notes, and always end them."""
+"""Candidate processes for tests of leaders. Tests start the processes, read their notes, and always end them."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ class Worker:
         return self._path.read_text().splitlines() if self._path.exists() else []
 
     def turns(self) -> list[tuple[str, int]]:
-        """Return the leader events in its notes, with their tokens."""
+        """Return the leader events in the worker's notes, with their tokens."""
         lines = (line.split() for line in self.notes() if line.startswith(("gained", "lost")))
         return [("", 0), *((word, int(token)) for word, token in lines)]
 
     @property
     def last(self) -> int:
-        """Return the last token that it received."""
+        """Return the last token that the worker received."""
         return self.turns()[-1][1]
 
     @property
     def token(self) -> int:
-        """Return the token with which it currently leads, or 0."""
+        """Return the token with which the worker currently leads, or 0."""
         word, token = self.turns()[-1]
         return token if word == "gained" else 0
 
     @property
     def wrote(self) -> int:
-        """Return the last acknowledged revision."""
+        """Return the last revision that the server acknowledged to this worker."""
         return max((int(line.split()[1]) for line in self.notes() if line.startswith("put")), default=0)
 
     async def kill(self) -> None:
@@ -56,7 +56,10 @@ class Worker:
 
 @asynccontextmanager
 async def workers(directory: Path, *places: tuple[str, tuple[str, ...]]) -> AsyncIterator[list[Worker]]:
-    """Start one worker per place: the server's address as seen from there, and a command prefix to get there."""
+    """Start one worker per place.
+
+    A place is the server's address as seen from there, and the prefix that makes a command run there.
+    """
     log = directory / "log"
     async with AsyncExitStack() as stack:
         all_of_them: list[Worker] = []

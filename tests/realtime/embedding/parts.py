@@ -1,4 +1,4 @@
-"""The part that every host has in common: a router, a supervised worker that fails on request, and a control socket."""
+"""The part that all hosts have in common: a router, a supervised worker that fails on request, and a control socket."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def poll() -> None:
 
 @asynccontextmanager
 async def background() -> AsyncGenerator[None]:
-    """Run the parts as mains, or in blocks of their own, depending on MODE."""
+    """Run the parts either as mains or in separate blocks, depending on MODE."""
     app = Supervisor("app", Spec("poll", poll), Spec("process", ["sleep", "1000"]), intensity=Intensity(0, within=1))
     parts = {"mains": (router, app), "block": (router,), "worker": (router,)}[MODE]
     async with lifetime(*parts, signals=False) as life, ControlSocket(os.environ.get("NAME", "web")):

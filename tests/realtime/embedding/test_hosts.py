@@ -82,14 +82,14 @@ class Host:
         return False
 
     def workers(self) -> list[psutil.Process]:
-        """Return the worker processes of the supervisor."""
+        """Return the supervisor's worker processes."""
         children = psutil.Process(self.program.process.pid).children(recursive=True)
         with suppress(psutil.NoSuchProcess):
             return [child for child in children if child.name() == "sleep"]
         return self.workers()
 
     def reload(self) -> None:
-        """Change the program, and wait until the next generation works."""
+        """Change the program, and wait until its new version responds."""
         self.file.write_text(f"{self.file.read_text()}  # changed")
         if self.kind == "gunicorn":
             self.program.process.send_signal(signal.SIGHUP)
@@ -97,7 +97,7 @@ class Host:
         until_blocking(lambda: len(self.workers()) == 1 and self.is_green(), lambda: self.program.text)
 
     def exit_code(self) -> int:
-        """Wait for the end, after which no request is answered."""
+        """Wait until the server has ended, check that it answers no more requests, and return its exit code."""
         code = self.program.exit_code()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", self.port), LIMIT)

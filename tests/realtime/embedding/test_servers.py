@@ -1,4 +1,4 @@
-"""Web servers as mains of `run`: Uvicorn's and aiohttp's."""
+"""Web servers as mains of `run`: Uvicorn and aiohttp."""
 
 from __future__ import annotations
 

@@ -24,16 +24,16 @@ _READY = b"Z\x00\x00\x00\x05I"
 
 
 class Way:
-    """Forwards the messages of clients and the server."""
+    """Forwards messages between clients and the server."""
 
     def __init__(self, server: Postgres) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="way-"))
         self._there = str(server.home / _SOCKET)
         self._armed: Loss | None = None
         self._carrying: set[asyncio.Task[None]] = set()
-        # Set to deliver the delayed message; set when it was delivered and answered.
+        # The first event is set to deliver the delayed message. The second is set when the server has answered it.
         self._arrive, self.arrived = asyncio.Event(), asyncio.Event()
-        # Cleared while the server should seem frozen.
+        # While this event is not set, the server seems frozen.
         self._thawed = asyncio.Event()
         self._thawed.set()
 
@@ -42,7 +42,7 @@ class Way:
         return f"{url.partition('?')[0]}?host={self.home}&{url.partition('&')[2]}"
 
     def lose(self, what: Loss) -> None:
-        """Lose the next request, or its answer, or delay it, and close the connection."""
+        """Lose or delay the next request, or lose its answer, and close the connection."""
         self._armed = what
 
     def freeze(self) -> None:
@@ -135,7 +135,7 @@ async def _close(writer: asyncio.StreamWriter) -> None:
 
 @asynccontextmanager
 async def way(server: Postgres) -> AsyncIterator[Way]:
-    """Yield a proxy for ``server`` in this loop."""
+    """Yield a proxy for ``server`` that runs in this event loop."""
     made = Way(server)
     listening = await asyncio.start_unix_server(made.accept, str(made.home / _SOCKET))
     try:

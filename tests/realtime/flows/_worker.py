@@ -1,6 +1,6 @@
 """A process that claims one job and works on it until it is killed: ``python -m tests.realtime.flows._worker FILE``.
 
-It prints one word per step. Only the first attempt is slow, so a process that takes over the job completes it.
+The process prints one word per step. Only the first attempt is slow, so a process that takes over the job completes it.
 """
 
 from __future__ import annotations

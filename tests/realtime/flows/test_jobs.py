@@ -1,4 +1,4 @@
-"""Jobs of a process that dies, or is stopped for longer than its lease."""
+"""Jobs whose process dies, or is stopped for longer than its lease."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
 
 @asynccontextmanager
 async def worker(path: Path, lease: float) -> AsyncIterator[Process]:
-    """Yield another process that works on a job and never completes it."""
+    """Yield a separate process that works on a job and never completes it."""
     argv = [sys.executable, "-m", "tests.realtime.flows._worker", str(path), str(lease)]
     process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
     try:
@@ -51,7 +51,7 @@ async def said(process: Process) -> str:
 
 
 async def stop(process: Process, path: Path) -> None:
-    """Stop the process while it does not hold the file's lock. Otherwise it would hold it until it is continued."""
+    """Stop the process while it does not hold the file's lock, because a stopped process would keep it."""
     with closing(sqlite3.connect(path, isolation_level=None, timeout=LIMIT)) as db:
         db.execute("BEGIN IMMEDIATE")
         process.send_signal(signal.SIGSTOP)

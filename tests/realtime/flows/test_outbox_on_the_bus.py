@@ -1,4 +1,4 @@
-"""Events that a task sends to another router over a bus, with an outbox and a bridge in one router."""
+"""Events that a task sends to another router over a bus, through an outbox and a bridge in one router."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def running(router: Router) -> AsyncIterator[None]:
 async def test_an_event_that_a_task_sends_is_handled_elsewhere_and_forgotten_here(tmp_path: Path) -> None:
     got: asyncio.Queue[BusEvent] = asyncio.Queue()
     here, there, up = Router(), Router(), asyncio.Event()
-    # A subscriber that is not ready yet misses earlier events.
+    # A subscriber would miss events that are sent before it is ready.
     there.handle("health/bridge/there/up", lambda _: up.set())
     there.handle("deploy/**", got.put)
     flow = linear("f", task(lambda: send("deploy/done", {"ref": "v2"}), name="a"))

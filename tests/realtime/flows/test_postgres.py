@@ -1,4 +1,4 @@
-"""PostgreSQL outages, lost answers and notifications from other processes."""
+"""PostgreSQL: outages, lost responses, and notifications from other processes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def batch(seq: int, state: str) -> Batch:
     return Batch("one", 1, "RUNNING", seq, 7.0, [StepRow("a", "task", state)], [row], sent=[OutboxRow("i", "t", "5")])
 
 
-# -- what is lost on the way -------------------------------------------------------------------------------------------
+# -- lost messages
+# -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -158,7 +159,8 @@ async def test_events_stay_in_order_whatever_is_lost(store: PostgresStore, lossy
     assert [row.number for row in rows] == sorted(row.number for row in rows)
 
 
-# -- a server that says nothing ----------------------------------------------------------------------------------------
+# -- a server that does not respond
+# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.keeps_tasks
@@ -181,12 +183,13 @@ async def test_a_store_on_a_frozen_server_can_be_left(lossy: Way) -> None:
             lossy.freeze()
             asking = asyncio.create_task(store.load("one"))
             await asyncio.sleep(0)
-        # The listener is notified that its connection was closed.
+        # Closing the store has closed the connection, so the load fails.
         with pytest.raises(JournalError):
             await asking
 
 
-# -- a server that goes away -------------------------------------------------------------------------------------------
+# -- a server that restarts
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -233,7 +236,8 @@ async def test_a_process_that_was_cut_off_is_present_and_notifies_again() -> Non
                 await asyncio.sleep(0.05)
 
 
-# -- others ------------------------------------------------------------------------------------------------------------
+# -- other processes
+# ---------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -327,13 +331,13 @@ async def test_a_clock_that_is_set_here_moves_no_lease(monkeypatch: pytest.Monke
 
 
 class Wound:
-    """Yield a schema on a server with a clock that the test can set."""
+    """A schema on a server whose clock the test can set."""
 
     def __init__(self) -> None:
         self._server = postgres.server()
         url = self._server.url()
         self._schema = url.rpartition("%3D")[2]
-        # The server finds functions in this schema before those of the catalogue.
+        # The server searches this schema for functions before it searches the catalogue.
         self.url = f"{url},pg_catalog"
         self._server.execute(f"CREATE TABLE {self._schema}.steps (seconds float8)")
         self._server.execute(
@@ -355,7 +359,7 @@ async def test_a_step_of_the_servers_clock_takes_no_job_from_its_owner(seconds: 
         before = flows.store.time() - time.monotonic()
         for _ in range(2):
             wound.step(seconds)
-            # It has no record of earlier ticks, and the other process has not checked since.
+            # The new process has no record of earlier ticks, and the first process has not checked the clock since.
             async with Flows(wound.url) as later:
                 assert (await JobQueue(later).get("a")).state == "CLAIMED"
                 assert abs(later.store.time() - flows.store.time()) < LIMIT
@@ -395,7 +399,8 @@ async def test_many_messages_share_few_notifications_and_none_is_lost() -> None:
         await until(lambda: len(received) == 500)
 
 
-# -- what others write meanwhile ---------------------------------------------------------------------------------------
+# -- concurrent writes
+# -------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -452,7 +457,7 @@ async def test_statements_that_wait_go_to_the_server_in_few_transactions() -> No
     async with Flows(url := server.cleared()) as flows:
         queue = JobQueue(flows)
         enqueuing = [queue.enqueue("grow", id=f"j{number}") for number in range(200)]
-        # A failing process affects only itself.
+        # The call with an invalid id fails alone.
         enqueued = await asyncio.gather(queue.enqueue("grow", id="bad\0"), *enqueuing, return_exceptions=True)
     assert [isinstance(each, FlowError) for each in enqueued] == [True] + [False] * 200
     with psycopg.connect(url) as db:

@@ -1,4 +1,4 @@
-"""A headless Chromium, controlled over its DevTools protocol: pages, keys, clicks and content."""
+"""A headless Chromium that tests control over its DevTools protocol: pages, keys, clicks and content."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIMIT = 30.0
 @contextmanager
 def chromium(profile: Path) -> Iterator[str]:
     """Run a browser and yield its address. On exit, none of its processes remain."""
-    # A page that stays open would continue to read its stream.
+    # A page in the back-forward cache would continue to read its stream.
     options = "--disable-features=BackForwardCache", "--remote-debugging-port=0"
     with browsing("about:blank", profile, *options) as browser:
         yield _address(profile / "DevToolsActivePort", browser)
@@ -49,7 +49,7 @@ def _address(file: Path, browser: subprocess.Popen[bytes]) -> str:
 async def opened(
     address: str, url: str, *, width: int = 1200, height: int = 800, dark: bool = False, scale: float = 1
 ) -> AsyncGenerator[Page]:
-    """Open the browser's tab at ``url``, and a blank page at the end. A new tab per test would take twice as long."""
+    """Open ``url`` in the browser's only tab, because a new tab per test would take twice as long."""
     async with (
         aiohttp.ClientSession() as session,
         session.ws_connect(address, max_msg_size=0, heartbeat=None) as socket,
@@ -80,11 +80,11 @@ async def _tab(page: Page) -> str:
 
 
 class Page:
-    """Actions on a page, and its content."""
+    """A page in the browser: its content, and the actions of a user."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.session: str | None = None
-        #: Errors on the console, which include violations of the content security policy.
+        #: Errors on the console, including violations of the content security policy.
         self.complaints: list[str] = []
         self._socket = socket
         self._numbers = itertools.count(1)
@@ -137,7 +137,7 @@ class Page:
         return value
 
     async def _tried(self, script: str) -> Any:
-        """Return None while the page navigates from one document to the next."""
+        """Return the value of a JavaScript expression, or None while the page navigates to the next document."""
         script = f"(() => {{ try {{ const it = {script}; return it instanceof Node ? true : it; }} catch {{ }} }})()"
         response = await self.call("Runtime.evaluate", expression=script, returnByValue=True)
         return response["result"].get("value")

@@ -1,4 +1,4 @@
-"""A runtime directory for each test, with a short path, because socket addresses have a maximum length."""
+"""A runtime directory for each test. Its path is short, because socket addresses have a maximum length."""
 
 from __future__ import annotations
 

@@ -54,13 +54,13 @@ def _parsed(received: bytes) -> tuple[int, bytes]:
 
 
 class Stream:
-    """The messages of a stream as they arrive."""
+    """A stream's messages, as they arrive."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
 
     async def next(self) -> Any:
-        """Return the next event that is not a comment, or None at the end."""
+        """Return the next message that is not a comment, or None at the end of the stream."""
         async with asyncio.timeout(LIMIT):
             while line := await self._reader.readline():
                 if line.startswith(b"data: "):

@@ -21,7 +21,7 @@ __all__ = ["PROGRAM", "ROOT", "at_terminal", "ctl", "ends", "environment", "home
 
 ROOT = Path(__file__).parents[3]
 
-#: Everything that the tests query or change.
+#: A program with everything that the tests query or change.
 PROGRAM = '''
 import asyncio, os, signal
 from lifecycle import CommandEvent, Event, Router, SuspendHandler, run
@@ -85,14 +85,14 @@ run(ControlSocket(os.environ.get("NAMED", "shop")), router, web, main)
 
 @contextmanager
 def home() -> Generator[dict[str, str]]:
-    """Return an environment in which programs find only each other. Its path is short, as sockets require."""
+    """Yield an environment in which programs find only each other. Its path is short, because sockets require that."""
     with tempfile.TemporaryDirectory(prefix="ctl") as directory:
         yield {"XDG_RUNTIME_DIR": directory, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)}
 
 
 @contextmanager
 def started(env: Mapping[str, str], *argv: str, until: str = "up", cwd: Path | None = None) -> Generator[Running]:
-    """Start a program and wait until it is up. Without ``argv``, it is the one above."""
+    """Start a program and wait until it is up. Without ``argv``, start `PROGRAM`."""
     program = Running(*(argv or ("-c", PROGRAM)), env=env, cwd=cwd)
     try:
         program.until(until)
@@ -122,7 +122,7 @@ def ctl(env: Mapping[str, str], *argv: str, given: str | None = None) -> tuple[i
 
 @contextmanager
 def at_terminal(env: Mapping[str, str], *argv: str, **more: str) -> Generator[pexpect.spawn[str]]:
-    """A `lifecycle ctl` at a terminal."""
+    """Start `lifecycle ctl` at a terminal."""
     child = pexpect.spawn(
         sys.executable,
         ["-m", "lifecycle", "ctl", *argv],
@@ -139,7 +139,7 @@ def at_terminal(env: Mapping[str, str], *argv: str, **more: str) -> Generator[pe
 
 
 def ends(child: pexpect.spawn[str], status: int = 0) -> str:
-    """Wait until it exits with this status, and return its output."""
+    """Wait until the command exits with ``status``, and return its output."""
     rest = child.read()
     child.wait()
     assert child.exitstatus == status, rest

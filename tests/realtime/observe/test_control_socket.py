@@ -1,4 +1,4 @@
-"""`ControlSocket` over real sockets: permissions, discovery, answers and shutdown."""
+"""`ControlSocket` over real sockets: permissions, discovery, responses and shutdown."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def opened(name: str | None = "api", router: Router | None = None) -> Asyn
         yield life, control.path
 
 
-# -- where it is -------------------------------------------------------------------------------------------------
+# -- the socket's path -------------------------------------------------------------------------------------------
 
 
 async def test_the_socket_is_for_its_user_alone_and_gone_afterwards(runtime: Path) -> None:
@@ -92,7 +92,7 @@ async def test_a_killed_programs_socket_is_replaced(runtime: Path) -> None:
 
 
 async def test_a_killed_programs_socket_with_a_process_id_is_removed(runtime: Path) -> None:
-    ended = 2**22 + 1  # higher than any pid
+    ended = 2**22 + 1  # higher than any PID
     directory = runtime / "lifecycle"
     directory.mkdir(0o700)
     held = [f"api-{ended}", f"job-{os.getpid()}", "job-0", f"no-socket-{ended}"]
@@ -100,7 +100,7 @@ async def test_a_killed_programs_socket_with_a_process_id_is_removed(runtime: Pa
         for name in held[:-1]:
             sockets_there.enter_context(socket.socket(socket.AF_UNIX)).bind(str(directory / f"{name}.sock"))
         (directory / f"{held[-1]}.sock").touch()
-        # As in another PID namespace, where the number belongs to a running program.
+        # A socket whose program runs in another PID namespace looks like this.
         elsewhere.bind(str(directory / f"there-{ended}.sock"))
         elsewhere.listen()
         async with opened():
@@ -237,7 +237,7 @@ async def test_other_names_are_taken_as_they_are(runtime: Path) -> None:
 
 def test_a_name_must_be_text() -> None:
     with pytest.raises(TypeError, match="must be a string such as 'api', got 7"):
-        ControlSocket(7)  # type: ignore[arg-type]  # what users do
+        ControlSocket(7)  # type: ignore[arg-type]  # a user's mistake
 
 
 def test_without_a_name_it_has_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +250,7 @@ def test_without_a_name_it_has_the_programs(monkeypatch: pytest.MonkeyPatch) -> 
     assert ControlSocket().name == "shop.api"
 
 
-# -- tricks --------------------------------------------------------------------------------------------------------
+# -- attacks -------------------------------------------------------------------------------------------------------
 
 
 async def refused(match: str) -> None:
@@ -344,7 +344,7 @@ async def test_another_user_is_refused_even_where_the_file_would_let_him_in(runt
         assert (await ask(path, "/api/routes"))[0] == 200
 
 
-# -- what it answers -------------------------------------------------------------------------------------------------
+# -- responses -------------------------------------------------------------------------------------------------------
 
 
 async def test_every_question_has_an_answer(runtime: Path) -> None:
@@ -476,7 +476,8 @@ async def test_a_socket_that_cannot_be_served_is_logged_and_the_program_continue
     assert "the control socket failed" in caplog.text
 
 
-# -- how it ends -------------------------------------------------------------------------------------------------------
+# -- shutdown
+# ----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_stop_is_answered_before_the_end(runtime: Path) -> None:
@@ -567,7 +568,7 @@ async def test_a_program_whose_child_holds_its_socket_is_not_found_and_its_name_
         finally:
             program.kill()
             program.stdin.close()
-            # The child ends when its input ends, and this process with it.
+            # The child process exits when its input ends, which closes this pipe.
             program.stdout.read()
 
 

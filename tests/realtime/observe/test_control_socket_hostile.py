@@ -175,7 +175,7 @@ async def test_a_client_that_never_reads_is_disconnected_and_delays_no_other(
         writer.write(f"GET {target} HTTP/1.0\r\n\r\n".encode())
         await reader.readexactly(8)
         number = 0
-        # Wait until the unread data has filled every buffer, and the timeout has passed.
+        # Wait until unread data has filled every buffer and the timeout has passed.
         while not reader.at_eof() and not reader.exception():
             for _ in range(100):
                 number += 1
@@ -235,14 +235,14 @@ async def test_a_message_for_all_is_encoded_once() -> None:
 
 
 async def _is_cut(path: Path) -> bool:
-    """Return whether all streams are closed, judged by the program's tasks."""
+    """Return whether all streams are closed, according to the program's list of tasks."""
     received = await sent(path, b"GET /api/stacks HTTP/1.0\r\n\r\n")
     return b"signs of life" not in received
 
 
 @pytest.fixture
 def many_files() -> Iterator[None]:
-    """This process holds both ends of all connections."""
+    """Raise the limit of open files, because this process holds both ends of all connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Readers may use an eighth of the descriptors that the process may open.
     wanted = 8 * READERS
@@ -278,7 +278,7 @@ def test_ctrl_c_ends_a_program_that_a_thousand_watch(runtime: Path) -> None:
 
 
 async def _watched(path: Path, program: Running) -> None:
-    """Let a thousand clients read the state, each once, then press Ctrl+C."""
+    """Let a thousand clients read the state once each, then press Ctrl+C."""
     async with AsyncExitStack() as held:
         for _ in range(READERS):
             await held.enter_async_context(streaming(path, "/api/state/stream"))

@@ -35,14 +35,14 @@ def everywhere() -> Iterator[Env]:
 
 @pytest.fixture(scope="module")
 def shop(everywhere: Env) -> Iterator[Running]:
-    """A program that the tests only query, so that its state never changes."""
+    """Yield a program that the tests only query, so that its state never changes."""
     with started(everywhere) as program:
         yield program
 
 
 @pytest.fixture
 def here(capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Runs queries without a process for each of them. Returns the status and the output."""
+    """Return a function that runs a query in this process, and returns its exit status and output."""
 
     def asked(*argv: str) -> tuple[int, str, str]:
         try:
@@ -56,13 +56,13 @@ def here(capsys: pytest.CaptureFixture[str]) -> Ask:
 
 @pytest.fixture
 def ask(everywhere: Env, shop: Running, here: Ask, monkeypatch: pytest.MonkeyPatch) -> Ask:
-    """Runs queries on `shop`."""
+    """Return a function that queries `shop`."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", everywhere["XDG_RUNTIME_DIR"])
     assert shop.process.poll() is None
     return here
 
 
-# -- what is asked -------------------------------------------------------------------------------------------------
+# -- queries -------------------------------------------------------------------------------------------------------
 
 
 def test_ps_shows_the_program_and_its_process(ask: Ask, shop: Running) -> None:
@@ -150,7 +150,7 @@ def test_usage_errors_exit_with_2(ask: Ask, argv: list[str]) -> None:
     assert ask(*argv)[0] == 2
 
 
-# -- what is told --------------------------------------------------------------------------------------------------
+# -- commands ------------------------------------------------------------------------------------------------------
 
 
 def test_command_runs_and_appears_in_trace(ask: Ask, everywhere: Env, shop: Running) -> None:
@@ -200,7 +200,7 @@ def test_worker_is_restarted(ask: Ask) -> None:
 
 
 def tailed(env: Env, *argv: str, until: str) -> list[str]:
-    """Return the lines up to the one with ``until``. The reader does not wait for another line."""
+    """Return the lines up to the one that contains ``until``, without waiting for another line."""
     command = [sys.executable, "-m", "lifecycle", "ctl", *argv]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(env)) as process:
         assert process.stdout is not None
@@ -236,7 +236,7 @@ def test_a_table_that_is_watched_is_drawn_again_as_time_passes() -> None:
         assert "Traceback" not in ends(child)
 
 
-# -- ends ----------------------------------------------------------------------------------------------------------
+# -- ending --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -247,7 +247,7 @@ def env(monkeypatch: pytest.MonkeyPatch) -> Iterator[Env]:
 
 
 class Asking:
-    """A running `lifecycle ctl`, with stdout and stderr in one stream."""
+    """A running `lifecycle ctl` whose stdout and stderr are one stream."""
 
     def __init__(self, env: Env, *argv: str) -> None:
         self.argv = argv
@@ -280,7 +280,7 @@ def test_ctrl_c_leaves_a_command_running_and_stop_shows_its_progress(env: Env, h
             stop.until("stopping shop: waiting for 1 event")
             program.process.send_signal(signal.SIGUSR1)
             assert "shop has ended" in stop.rest()
-        # Its parent, the test, has not reaped it yet.
+        # The program's parent is the test, which has not reaped it yet.
         assert psutil.Process(program.process.pid).status() == psutil.STATUS_ZOMBIE
         program.rest()
 
@@ -358,7 +358,7 @@ worker = TaskWorker("worker", forever)
 
 
 def test_program_of_run_is_named_after_its_module(env: Env, here: Ask, tmp_path: Path) -> None:
-    """This also holds if no router runs."""
+    """The name is the module's even if no router runs."""
     (tmp_path / "shop.py").write_text(MODULE)
     with started(env, "-m", "lifecycle", "run", "shop:worker", cwd=tmp_path) as program:
         assert re.search(r"worker +task +running", here("-p", "shop", "status")[1])

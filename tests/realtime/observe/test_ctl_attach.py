@@ -1,4 +1,4 @@
-"""`lifecycle ctl attach`, at a terminal and from a pipe, and other output that differs at a terminal."""
+"""`lifecycle ctl attach` at a terminal and from a pipe, and other output that differs at a terminal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def shop(env: Env) -> Iterator[Running]:
 
 
 def leaves(child: pexpect.spawn[str]) -> str:
-    """Leave with Ctrl+D, and repeat it, because a terminal loses a key while text is printed above the prompt."""
+    """Press Ctrl+D until the command ends. A terminal may lose a key while text is printed above the prompt."""
     said = ""
     while child.isalive():
         with suppress(OSError):  # the process has ended
@@ -59,7 +59,7 @@ def test_attach_opens_the_prompt_of_the_program(env: Env, shop: Running) -> None
         child.expect_exact(r"no such \x1b[31mtarget")
         child.send("help\r")
         child.expect_exact("Ship it.")
-        # A slow command does not delay the others.
+        # The slow command must not delay the commands after it.
         child.send("emit hold/it\r")
         child.send("nonsense\r")
         child.expect_exact("unknown command 'nonsense'")
@@ -129,7 +129,7 @@ def test_lines_from_a_pipe_that_wait_for_another_are_not_carried_out_after_ctrl_
         assert "noted the rest" not in program.text
 
 
-# -- what else looks different -------------------------------------------------------------------------------------
+# -- other output ----------------------------------------------------------------------------------------------------
 
 
 def test_a_table_has_colours_and_fits(env: Env, shop: Running) -> None:

@@ -1,4 +1,4 @@
-"""Each `lifecycle ctl` command in the README and the how-to guide works on a program like the described one."""
+"""Each `lifecycle ctl` command in the README and the how-to guide works on a program like theirs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def shown(page: Path) -> Iterator[list[str]]:
-    """Return the words of each line, after `lifecycle ctl`."""
+    """Yield the arguments of each `lifecycle ctl` command on the page."""
     for block in blocks(page, "console"):
         for line in block.text.splitlines():
             words = shlex.split(line, comments=True)
@@ -31,7 +31,7 @@ def shown(page: Path) -> Iterator[list[str]]:
 def given(env: Mapping[str, str], words: list[str]) -> None:
     """Run a command as a reader would. For a command that keeps running, read the first lines."""
     if "--watch" not in words and "tail" not in words:
-        # Commands that read lines need a process. For the others, a process would only be slower.
+        # Only commands that read lines need a separate process, which is slower.
         assert (ctl(env, *words, given="")[0] if "attach" in words else main(["ctl", *words])) == 0
         return
     command = [sys.executable, "-m", "lifecycle", "ctl", *words]
@@ -57,7 +57,7 @@ def test_the_lines_of_the_how_to(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_lines_of_the_readme(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Programs under `lifecycle watch` have the commands of its prompt too."""
+    """A program under `lifecycle watch` also has the commands of the watcher's prompt."""
     (tmp_path / "app.py").write_text("import time; print('up'); time.sleep(600)")
     command = ("-m", "lifecycle", "watch", "--", sys.executable, "app.py")
     with home() as env, started(env, *command, cwd=tmp_path) as program:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-#: The header of a current Prometheus.
+#: The Accept header that a current Prometheus sends.
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,"
     "application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,"
@@ -102,7 +102,7 @@ def test_an_object_without_metrics_is_refused() -> None:
     with pytest.raises(
         TypeError, match=r"metrics=CollectorRegistry has no method `expose`; give PrometheusMetrics\(\)"
     ):
-        ProbeServer(metrics=_Named())  # type: ignore[arg-type]  # as a user might
+        ProbeServer(metrics=_Named())  # type: ignore[arg-type]  # a user's mistake
 
 
 class _Named:
@@ -126,7 +126,7 @@ def test_as_mains_of_a_program_both_are_up_before_the_others() -> None:
 
 
 async def test_a_pool_is_seen_alone_and_in_a_supervisor() -> None:
-    """They cover used slots, waiting and running times of calls, and failures."""
+    """The metrics cover used slots, calls' waiting and running times, and failures."""
     alone, inner = pool_of("alone", queue=0), pool_of("inner")
     async with lifetime(), PrometheusMetrics() as metrics, alone, Supervisor("top", Spec("inner", lambda: inner)):
         await alone.call("seen")
@@ -152,7 +152,7 @@ def nothing() -> None: ...
 
 
 async def test_inboxes_and_queues_are_gauges(tmp_path: Path) -> None:
-    """Inboxes and queues are counted outside the loop, so the figures are slightly late."""
+    """Inboxes and queues are counted outside the event loop, so the figures are slightly late."""
     router, release = Router(), asyncio.Event()
     hook = WebhookSource(port=0, inbox=Inbox(tmp_path / "hooks.db"))
 

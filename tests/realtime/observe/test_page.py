@@ -1,4 +1,4 @@
-"""The page of a `Dashboard` in a real browser: its content, its buttons, and its restrictions."""
+"""The `Dashboard` page in a real browser: its content, its buttons, and its restrictions."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ pytestmark = [pytest.mark.engine("chromium"), pytest.mark.timeout(120)]
 
 TOKEN = "a-token-of-a-user"
 HOSTILE = "ev\"il' <img src=x onerror=pwned=1>\n</script>\u202e\U0001f98a"
-#: The same text as shown on the page.
+#: The hostile text as the page shows it.
 SHOWN = "ev\"il' <img src=x onerror=pwned=1>\u240a</script>\\u202e\U0001f98a"
 
-#: Elements wider than the screen, by class, except those that scroll.
+#: A script that returns the classes of elements wider than the screen, except those that scroll.
 TOO_WIDE = """[...document.querySelectorAll("body *")].filter(
   (each) => each.getBoundingClientRect().right > innerWidth + 1
     && !each.closest("nav, .scroll, .rows, .row, .head, .skip, dialog")).map((each) => each.outerHTML.slice(0, 90))"""
@@ -46,7 +46,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 async def shown(
     browser: str, router: Router, *things: Any, locked: bool = False, **how: Any
 ) -> AsyncGenerator[tuple[Page, Dashboard]]:
-    """Yield a page of a program with ``router`` and ``things`` that has received its state."""
+    """Yield the page of a program with ``router`` and ``things``, after it has received the program's state."""
     async with AsyncExitStack() as held:
         await held.enter_async_context(lifetime(signals=False))
         await held.enter_async_context(running(router))
@@ -74,7 +74,7 @@ def status_of(name: str) -> str:
     return f"{row(name)}.querySelector('.status').textContent"
 
 
-# -- what it shows -------------------------------------------------------------------------------------------------
+# -- content -------------------------------------------------------------------------------------------------------
 
 
 async def test_a_crash_is_seen_and_so_is_the_restart(browser: str) -> None:
@@ -82,7 +82,7 @@ async def test_a_crash_is_seen_and_so_is_the_restart(browser: str) -> None:
 
     async def fragile() -> None:
         await crash.wait()
-        # The change woke both.
+        # Setting the event has woken both workers.
         crash.clear()
         raise ValueError("no such price")
 
@@ -189,7 +189,7 @@ async def test_hundreds_of_workers_and_thousands_of_events_are_few_elements(brow
         assert await page.run("document.querySelectorAll('.row').length") < 120
         await page.run("document.querySelector('#workers-rows').scrollTop = 1e6")
         await page.until(f"{row('worker-199')}")
-        # A reader who has scrolled down keeps the position and sees that there is more.
+        # If a reader has scrolled down, the page keeps its position and shows that there are new events.
         await page.run("document.querySelector('#events-rows').scrollTop = 400")
         await page.until("document.querySelector('#events-rows').scrollTop === 400")
         await page.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
@@ -199,7 +199,7 @@ async def test_hundreds_of_workers_and_thousands_of_events_are_few_elements(brow
         await page.until("document.querySelector('.events .row bdi').textContent === 'event/last'")
 
 
-# -- what it does --------------------------------------------------------------------------------------------------
+# -- actions -------------------------------------------------------------------------------------------------------
 
 
 async def test_buttons_suspend_hold_and_stop_the_program_and_it_knows_it(browser: str) -> None:
@@ -252,7 +252,7 @@ async def test_without_a_token_the_page_is_read_only_and_a_wrong_one_is_refused(
 
 # -- the connection ------------------------------------------------------------------------------------------------
 
-#: Speeds up all timers by this factor, and hides the page when the test asks for it.
+#: A script that speeds up all timers, and hides the page when the test asks for it.
 QUICK = """(() => {
   const own = window.setTimeout;
   window.setTimeout = (act, wait, ...more) => own(act, wait / FACTOR, ...more);
@@ -262,7 +262,7 @@ QUICK = """(() => {
 
 
 class Relay:
-    """A proxy between a browser and a dashboard. While it is cut, connections stay open and no data passes."""
+    """A proxy between a browser and a dashboard. While it is cut, connections stay open but no data passes."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -299,7 +299,7 @@ class Relay:
 
 
 async def test_a_page_that_is_seen_again_stays_live_after_a_restart_of_the_program(browser: str) -> None:
-    """This is also true if the stream ended while the page was hidden: its idle timer must not outlive the stream."""
+    """The stream may have ended while the page was hidden: the idle timer must not outlive the stream."""
     async with shown(browser, Router()) as (page, dashboard):
         await page.run(QUICK.replace("FACTOR", "20"))
         await page.run("hide(true)")
@@ -319,7 +319,7 @@ async def test_a_page_that_is_seen_again_stays_live_after_a_restart_of_the_progr
 
 
 async def test_a_page_shows_a_program_that_has_another_token_since_its_restart(browser: str) -> None:
-    """Without the new token the page is read-only, like a page that was opened without a token."""
+    """Until it has the new token, the page is read-only, like a page that was opened without a token."""
     async with shown(browser, Router()) as (page, dashboard):
         port = int(dashboard.url.rpartition(":")[2])
         await dashboard.__aexit__(None, None, None)
@@ -346,7 +346,7 @@ async def test_a_silent_connection_is_given_up_and_opened_again(browser: str) ->
         page = await held.enter_async_context(opened(browser, url))
         await page.until("document.querySelector('.link.open')")
         await page.run(QUICK.replace("FACTOR", "5"))
-        # An event arrived after the timers were sped up.
+        # An event has arrived since the timers were sped up.
         await page.run("document.querySelector('.who .number').dataset.before = 'yes'")
         relay.cut()
         await page.until("document.querySelector('.link.closed')")
@@ -394,13 +394,13 @@ async def test_the_tree_names_the_row_that_the_keys_are_at_and_keeps_the_focus(b
         assert await page.run("document.activeElement.id") == "workers-rows"
         roles = "[...document.querySelectorAll('#workers-rows')].map((each) => each.role).join()"
         assert await page.run(roles) == "treegrid"
-        # A row outside the visible part is not in the document, so no element has the name.
+        # Rows outside the visible part are not in the document, so no element has the name.
         await page.run("document.querySelector('#workers-rows').scrollTop = 0")
         await page.until(f"{at} === undefined && !document.querySelector('[aria-activedescendant]')")
         assert page.complaints == []
 
 
-# -- who looks at it -----------------------------------------------------------------------------------------------
+# -- different viewers ---------------------------------------------------------------------------------------------
 
 
 async def test_everything_is_reached_by_keys(browser: str) -> None:
@@ -472,7 +472,7 @@ async def test_a_phone_needs_no_scrolling_to_the_side(browser: str) -> None:
             Event("a/very/long/pattern/that/goes/on/and/on/for/much/longer/than/any/phone/is/wide/x", "y" * 300)
         )
         await page.until("document.querySelector('.events .row')")
-        # Before, the tab was as wide as a desktop screen.
+        # The tab was as wide as a desktop screen before.
         await page.until("innerWidth === 360 && document.documentElement.scrollWidth === 360")
         await page.until(f"!{TOO_WIDE}.length")
         await page.run(f"{row('web')}.click()")

@@ -1,4 +1,4 @@
-"""A `Dashboard` over real sockets: the response to each request from any client, and shutdown."""
+"""A `Dashboard` over real sockets: its responses to different clients, and its shutdown."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ async def test_a_lack_of_descriptors_is_logged_once_and_ends_by_itself(
 async def _connected_without_a_descriptor(
     dashboard: Dashboard, caplog: pytest.LogCaptureFixture
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Open a connection that the program cannot accept at first."""
+    """The program cannot accept the connection at first."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     client, taken = socket.socket(), [os.dup(0)]
     try:
@@ -201,7 +201,7 @@ async def _connected_without_a_descriptor(
         loop = asyncio.get_running_loop()
         await loop.sock_connect(client, ("127.0.0.1", int(dashboard.url.rpartition(":")[2])))
         await until(lambda: caplog.records)
-        # It retries several times.
+        # Meanwhile, the server tries several times to accept the connection.
         await asyncio.sleep(0.02)
     finally:
         for each in taken:

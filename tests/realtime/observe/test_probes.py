@@ -72,7 +72,7 @@ def test_a_program_starts_is_ready_and_stops() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            # The server is stopped last, so it can report that other mains have ended.
+            # The server is stopped last, so it still reports the state while other mains end.
             await look()
 
     router.add_source(Slow())
@@ -224,6 +224,6 @@ def test_after_sigterm_it_is_not_ready_and_serves_for_the_drain_delay() -> None:
         assert answer_of(f"{hook}/deploy", b"{}") == 202
         program.until("got webhook/deploy")
         assert answer_of(f"{probes}/livez") == 200
-        # The delay is part of the stop, so another signal forces the exit as usual.
+        # The drain delay is part of the shutdown, so a second signal forces the exit as usual.
         program.process.send_signal(signal.SIGTERM)
         program.rest(1)

@@ -1,4 +1,4 @@
-"""One trace through a program with a real socket, pool workers, tasks of a flow, and the shutdown."""
+"""One trace through a program with a real socket, pool workers, a flow's tasks, and the shutdown."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def pool_of(target: str = "seen", **how: Any) -> Pool:
 
 
 async def test_a_signed_webhook_a_call_of_a_pool_and_tasks_of_a_flow_are_one_trace() -> None:
-    """Code in a pool worker and in a task of a flow has access to its span."""
+    """Code in a pool worker and in a flow's task can access its span."""
     tracer, exporter = traced()
     router, hook = Router(), WebhookSource(port=0, verify=GitHub(SECRET))
     seen: list[Any] = []
@@ -239,7 +239,7 @@ print("ended", flush=True)
     [("works", ["handle job", "event job", "ended"]), ("fails", ["ended"]), ("hangs", ["ended"])],
 )
 def test_spans_are_sent_at_the_end_and_a_failing_exporter_delays_nothing(exporter: str, printed: list[str]) -> None:
-    """The program ends with its own status, without a forced exit."""
+    """The program ends with its own exit status, without a forced exit."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, exporter], capture_output=True, text=True, timeout=LIMIT, check=False
     )

@@ -1,4 +1,4 @@
-"""Targets of pool calls that report their trace. Pool workers import this module."""
+"""Targets for pool calls that report their trace. Pool workers import this module."""
 
 from __future__ import annotations
 

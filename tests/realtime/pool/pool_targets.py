@@ -1,4 +1,4 @@
-"""Call targets for the pools in these tests. Only pool workers import this module."""
+"""Targets for calls in these tests. Only pool workers import this module."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["CallLog", "Desk", "Fickle", "Flawed", "Loop", "Waits", "echo", "odd_
 
 
 class Desk(Plain):
-    """Calls that report their start, and a stored state."""
+    """A target that stores a state, with calls that report their start."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Desk(Plain):
         os._exit(3)
 
     def end_a_child(self) -> int:
-        """Fork a process that a signal ends, and return its exit status."""
+        """Fork a process that is ended by a signal, and return its exit status."""
         up, tell = os.pipe()
         child = os.fork()
         if child == 0:
@@ -94,10 +94,10 @@ class Desk(Plain):
 
 
 class Flawed:
-    """A target with a constructor that fails and reports the number of attempts."""
+    """A target whose constructor fails, and reports the number of attempts."""
 
     def __init__(self, tries: str) -> None:
-        with open(tries, "a", encoding="utf-8") as file:  # noqa: PTH123  # as short as it gets
+        with open(tries, "a", encoding="utf-8") as file:  # noqa: PTH123  # for the shortest stack
             file.write("x")
         raise OSError("the model is not there")
 
@@ -116,7 +116,7 @@ class Waits:
 def spin(begun: str, release: str) -> int:
     """Call functions until a file exists."""
     Path(begun).touch()
-    # Use no system call that fails: a dump by faulthandler clears errno, and the failure would raise `OSError: 0`.
+    # No system call here may fail. A dump by faulthandler clears errno, so the failure would raise `OSError: 0`.
     while Path(release) not in Path(release).parent.iterdir():
         for _ in range(100):
             descend(50)
@@ -129,7 +129,7 @@ def descend(depth: int) -> None:
 
 
 class Fickle:
-    """A target with a constructor that runs until a file exists."""
+    """A target whose constructor runs until a file exists."""
 
     def __init__(self, spoilt: str) -> None:
         if Path(spoilt).exists():
@@ -151,7 +151,7 @@ def odd_only(value: int) -> int:
 
 @dataclass
 class Point:
-    """A value with the same class on both sides."""
+    """A value whose class exists in both processes."""
 
     x: int
     rest: tuple[float | None, ...]
@@ -175,7 +175,7 @@ decoded: list[int] = []
 
 
 class Noted:
-    """A value that notes the threads that encode and decode it."""
+    """A value that notes which threads encode and decode it."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -195,7 +195,7 @@ def large_and_unreadable() -> Any:
 
 
 class Quits:
-    """A value that exits the program that decodes it."""
+    """A value that ends the program that decodes it."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

@@ -21,7 +21,7 @@ __all__ = ["QUICK", "announced", "gone", "pids", "pool_of", "ready", "started"]
 
 #: Settings that avoid the cost of containment.
 QUICK = Process(contain="group", grace=0.3)
-#: Any number of lost workers.
+#: An intensity that allows any number of lost workers.
 ANY = Intensity(10_000, 30.0)
 
 
@@ -32,7 +32,7 @@ def pool_of(target: str = "Desk", *, size: tuple[int, int] = (1, 1), **how: Any)
 
 
 async def started(*paths: Path) -> None:
-    """Wait until these files exist. Their calls create them when they start."""
+    """Wait until these files exist. Each call creates its file when it starts."""
     await until(lambda: all(path.exists() for path in paths))
 
 
@@ -45,10 +45,10 @@ def ready(pool: Pool) -> int:
 
 
 def gone(pid: int | None) -> bool:
-    """Return whether a process has ended; it may be a zombie."""
+    """Return whether a process has ended. It may still be a zombie."""
     assert pid is not None
     try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:  # noqa: PTH123  # as short as it gets
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:  # noqa: PTH123  # called often
             return file.read().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True
@@ -56,7 +56,7 @@ def gone(pid: int | None) -> bool:
 
 @contextmanager
 def announced(hook: Hook, pool: Pool) -> Iterator[list[dict[str, Any]]]:
-    """Collect the announcements of the hook for the pool."""
+    """Collect a hook's announcements about the pool."""
     received: list[dict[str, Any]] = []
 
     def receive(sender: object, **what: Any) -> None:

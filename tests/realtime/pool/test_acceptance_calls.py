@@ -95,7 +95,7 @@ async def test_p6_a_worker_that_cannot_stop_a_call_is_killed(tmp_path: Path) -> 
         pid = await pool.call("pid")
         deadline, held = 0.1, tmp_path / "held"
         with announced(hooks.pool_recovered, pool) as recovered:
-            # On a slow machine the call may not have reached that point, and ends.
+            # On a slow machine, the call may end before it has reached that point.
             while not held.exists():
                 deadline *= 2
                 with pytest.raises(TimeoutError, match="running on 'pool-1'"):
@@ -109,7 +109,7 @@ async def test_p6_a_worker_that_cannot_stop_a_call_is_killed(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("size", [1, 2])
 async def test_p7_a_caller_may_be_cancelled_at_any_step(size: int) -> None:
-    """No slot is lost after any number of loop turns, with a free worker and in the queue."""
+    """Cancelling a caller after any number of loop iterations loses no slot, whether it runs or waits."""
     async with pool_of(size=(size, size)) as pool:
         for steps in range(51):
             callers = [asyncio.create_task(pool.call("echo", number)) for number in range(3)]
@@ -198,7 +198,7 @@ async def test_p9_a_slow_consumer_bounds_the_memory_and_pings_are_answered() -> 
                 await until(lambda: len(checked) > seen + 10)
                 assert all(each["result"].healthy for each in checked)
                 grown = psutil.Process().memory_info().rss - before
-        # The window has 32 values, and twice that while they are read.
+        # The window has 32 values, and twice as many while they are read.
         assert grown < 100 * 1024 * 1024
 
 
@@ -281,7 +281,7 @@ async def test_a_codec_that_would_alter_a_value_refuses_it(codec: str) -> None:
 
 
 async def test_large_values_are_encoded_and_decoded_in_a_thread() -> None:
-    """Encoding it in the loop would delay everything else."""
+    """Encoding a large value in the event loop would delay everything else."""
     large, small = pool_targets.Noted(bytes(300_000)), pool_targets.Noted(b"")
     async with pool_of() as pool:
         for value, aside in ((large, True), (small, False)):
@@ -327,14 +327,14 @@ async def test_a_result_that_exits_when_decoded_fails_only_its_call(size: int) -
 
 
 async def test_calls_of_a_session_keep_their_order_while_an_argument_is_encoded() -> None:
-    """A thread takes a while to encode a large argument; a small one is encoded immediately."""
+    """A thread takes a while to encode a large argument, while a small one is encoded immediately."""
     async with pool_of() as pool:
         async with asyncio.TaskGroup() as group:
             for key in ("large", "small", "last"):
                 value = [bytes(300_000 if key == "large" else 0), key]
                 group.create_task(pool.call("put", "order", value, session="s"))
         assert await pool.call("get", "order", session="s") == [b"", "last"]
-        # Withdrawing a call does not let later calls overtake earlier ones.
+        # A call that is withdrawn must not let later calls overtake earlier ones.
         values = [[bytes(300_000)], "taken back", "last"]
         calls = [asyncio.create_task(pool.call("put", "order", value, session="s")) for value in values]
         await asyncio.sleep(0)
@@ -420,7 +420,7 @@ async def test_a_stream_fails_as_a_call_does() -> None:
         found: list[int] = []
         with pytest.raises(RemoteError, match="ValueError: no more"):
             async for number in pool.stream("numbers_then_fail", 3):
-                found.append(number)  # noqa: PERF401  # what came before the error counts
+                found.append(number)  # noqa: PERF401  # keeps the items before an error
         assert found == [0, 1, 2]
         with pytest.raises(TimeoutError, match="'waits_in_between' did not finish within"):
             async for _ in pool.stream("waits_in_between", "", "", deadline=0.1):
@@ -429,7 +429,7 @@ async def test_a_stream_fails_as_a_call_does() -> None:
 
 
 async def test_a_stream_ends_its_generator_when_a_chunk_cannot_be_decoded(tmp_path: Path) -> None:
-    """Its worker is free again when the error is raised."""
+    """The worker is free again when the error is raised."""
     closed = tmp_path / "closed"
     async with pool_of(codec="pickle") as pool:
         stream = pool.stream("unreadable_then_numbers", str(closed))

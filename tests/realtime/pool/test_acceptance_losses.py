@@ -1,6 +1,6 @@
 """Lost workers and the calls that wait for them: P1, P11, P17-P19, P21 of the acceptance list.
 
-Each row of the recovery table is tested here or in `test_acceptance_calls`, and each action is announced.
+Each row of the recovery table is tested here or in `test_acceptance_calls`. Every action must be announced.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Short enough for a test, and long enough for a slow machine.
+#: Health checks that are quick enough for a test, and slow enough for a busy machine.
 WATCHFUL = Heartbeat(every=0.05, timeout=0.5, misses=3)
 
 
@@ -113,7 +113,7 @@ async def test_a_deadline_that_passes_while_a_dead_worker_ends_does_not_hide_the
     async with pool:
         with announced(hooks.pool_recovered, pool) as recovered, pytest.raises(WorkerLost, match="closed its streams"):
             await pool.call("anything", deadline=0.8, idempotent=True)
-        # There is not enough time for another run.
+        # There is not enough time to run the call again.
         assert said(recovered) == [("replace", "pool-1", "error")]
 
 
@@ -129,7 +129,7 @@ async def test_a_surplus_worker_that_dies_is_not_replaced() -> None:
 
 
 async def test_p11_processes_of_a_dead_worker_are_killed(tmp_path: Path) -> None:
-    """A child process of it holds all its descriptors, including the pool's pipes."""
+    """A child of the dead worker still holds all its descriptors, including the pool's pipes."""
     async with pool_of() as pool:
         child = await pool.call("fork")
         with pytest.raises(WorkerLost, match="status 7"):
@@ -139,7 +139,7 @@ async def test_p11_processes_of_a_dead_worker_are_killed(tmp_path: Path) -> None
 
 
 async def test_p17_a_target_that_fails_is_retried_within_the_intensity(tmp_path: Path) -> None:
-    """The start fails with the error of the target, including its message and traceback."""
+    """The pool fails to start with the target's error, including its message and traceback."""
     pool = pool_of("Flawed", init=[str(tmp_path / "tries")], intensity=Intensity(3, 30.0))
     with pytest.raises(PoolFailed, match="gives up: more than 3 restarts within 30 s") as caught:
         await pool.start()
@@ -201,7 +201,7 @@ async def test_a_call_lost_after_the_pool_gave_up_fails_with_the_cause_of_that(t
 
 
 async def test_workers_that_fail_in_a_row_are_started_with_backoff(tmp_path: Path) -> None:
-    """The first replacement starts immediately, the next after a delay. A call waits that long."""
+    """The first replacement starts immediately, the next one after a delay. A call waits for that delay."""
     spoilt = tmp_path / "spoilt"
     async with pool_of("Fickle", init=[str(spoilt)]) as pool:
         spoilt.touch()
@@ -236,7 +236,7 @@ async def test_p18_a_pool_does_not_start_if_its_first_worker_loads_too_slowly(
 async def test_p18_a_pool_that_has_started_replaces_a_worker_that_loads_too_slowly(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, low: int
 ) -> None:
-    """Each one is logged. A pool that starts without workers counts as started."""
+    """Each slow worker is logged. A pool that may have no workers counts as started without them."""
     loaded = tmp_path / "loaded"
     loaded.touch()
     process = Process(contain="group", start_timeout=1.0)
@@ -293,7 +293,7 @@ def answer(*frames):
 
 
 async def test_p21_a_frozen_worker_is_killed_and_replaced() -> None:
-    """It is degraded first and gets no calls. After the third missed check it is killed, even though it is stopped."""
+    """The frozen worker first becomes degraded and gets no calls. It is killed after the third missed check."""
     async with pool_of(heartbeat=WATCHFUL) as pool:
         (victim,) = pool.members()
         with announced(hooks.pool_recovered, pool) as recovered, announced(hooks.member_changed, pool) as changes:
@@ -335,7 +335,7 @@ async def test_a_recovered_worker_gets_calls_again() -> None:
 
 
 async def test_a_worker_that_starts_unhealthy_gets_no_calls_until_it_recovers() -> None:
-    """It is ready, but does not answer the first health check."""
+    """The worker is ready, but does not answer the first health check."""
     pool = Pool(
         "pool",
         python(WORKER + DEAF_AT_FIRST),
@@ -372,7 +372,7 @@ while True:
 
 
 async def test_a_worker_that_does_not_answer_dumps_its_stacks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Its log contains its stacks although a call in C holds the interpreter lock."""
+    """The log contains the worker's stacks, although a call in C code holds the interpreter lock."""
     with caplog.at_level("INFO", logger="lifecycle.workers.pool-1"):
         async with pool_of(process=Process(contain="group", grace=4.0)) as pool:
             call = asyncio.create_task(pool.call("hold", str(tmp_path / "held")))
@@ -385,7 +385,7 @@ async def test_a_worker_that_does_not_answer_dumps_its_stacks(tmp_path: Path, ca
 
 @pytest.mark.parametrize("concurrency", [1, 2])
 async def test_a_stack_dump_does_not_interrupt_a_call(tmp_path: Path, concurrency: int) -> None:
-    """Reading the stack of a running thread may crash."""
+    """Reading the stack of a running thread could crash the worker."""
     begun, release = tmp_path / "begun", tmp_path / "release"
     async with pool_of("spin", concurrency=concurrency) as pool:
         (worker,) = pool.members()
@@ -400,7 +400,7 @@ async def test_a_stack_dump_does_not_interrupt_a_call(tmp_path: Path, concurrenc
 
 
 async def test_a_call_that_holds_the_interpreter_may_run_until_its_deadline(tmp_path: Path) -> None:
-    """Health checks that fail before the deadline of the call are ignored."""
+    """Health checks that fail before the call's deadline are ignored."""
     heartbeat = Heartbeat(every=0.02, timeout=0.2, misses=3)
     async with pool_of(heartbeat=heartbeat) as pool:
         with announced(hooks.pool_recovered, pool) as recovered, announced(hooks.health_checked, pool) as checked:
@@ -418,7 +418,7 @@ async def test_a_call_that_holds_the_interpreter_may_run_until_its_deadline(tmp_
 
 
 async def test_a_call_whose_deadline_is_infinite_may_hold_the_interpreter(tmp_path: Path) -> None:
-    """An infinite limit allows at least as much as any finite one."""
+    """An infinite deadline allows the call at least as much time as any finite one."""
     async with pool_of(heartbeat=Heartbeat(every=0.02, timeout=0.1, misses=2), deadline=math.inf) as pool:
         with announced(hooks.pool_recovered, pool) as recovered, announced(hooks.health_checked, pool) as checked:
             call = asyncio.create_task(pool.call("hold", str(tmp_path / "held")))
@@ -434,7 +434,7 @@ async def test_a_call_whose_deadline_is_infinite_may_hold_the_interpreter(tmp_pa
 
 
 async def test_a_call_that_cannot_be_stopped_takes_the_others_of_its_worker_with_it(tmp_path: Path) -> None:
-    """The cancelled caller gets its cancellation, and the others the end of their worker."""
+    """The cancelled caller gets its cancellation, and the other callers get the loss of their worker."""
     async with pool_of("Loop", concurrency=2) as pool:
         beside = asyncio.create_task(pool.call("sleep", str(tmp_path / "started")))
         await started(tmp_path / "started")

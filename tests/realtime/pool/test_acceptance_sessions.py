@@ -1,6 +1,7 @@
 """Routing of session calls, and their failure when the worker is lost: P14, P15 and P27 of the acceptance list.
 
-P16, the age of a session to the millisecond, is tested in virtual time in ``tests/workers/pool/test_sessions.py``.
+P16, which checks a session's age to the millisecond, is tested in virtual time in
+``tests/workers/pool/test_sessions.py``.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ async def test_p14_a_session_stays_with_its_worker_until_that_is_lost() -> None:
 
 @pytest.mark.parametrize("mode", ["strict", "fail"])
 async def test_p14_the_loss_of_a_strict_session_is_reported_once(mode: str) -> None:
-    async with pool_of(size=(2, 2), sessions=Sessions(mode=mode)) as pool:  # type: ignore[arg-type]  # of the three
+    async with pool_of(size=(2, 2), sessions=Sessions(mode=mode)) as pool:  # type: ignore[arg-type]
         first = await pool.call("pid", session="a")
         await lose(pool, first)
         with pytest.raises(SessionLost, match=r"the session 'a' was lost with 'pool-\d'"):
@@ -95,7 +96,7 @@ async def test_a_call_that_waits_for_its_worker_starts_no_other(tmp_path: Path) 
 
 
 async def test_a_call_that_waits_for_its_worker_fails_when_that_is_lost(tmp_path: Path) -> None:
-    """It fails only once: the next call starts the session again."""
+    """Only one call fails. The next call starts the session again."""
     async with pool_of(size=(2, 2), sessions=STRICT) as pool:
         call = await occupy(pool, tmp_path, "a")
         waiting = [asyncio.create_task(pool.call("pid", session="a")) for _ in range(2)]
@@ -108,7 +109,7 @@ async def test_a_call_that_waits_for_its_worker_fails_when_that_is_lost(tmp_path
 
 
 async def test_waiting_calls_of_a_new_session_get_one_worker(tmp_path: Path) -> None:
-    """None of them had a bound session when it began to wait. The first call that runs binds all of them."""
+    """The session is not bound when the calls begin to wait. The first call that runs binds it for all of them."""
     async with pool_of(size=(2, 2), sessions=STRICT) as pool:
         await asyncio.gather(occupy(pool, tmp_path, "x"), occupy(pool, tmp_path, "y"))
         calls = [asyncio.create_task(pool.call("work", 0.01, session="new")) for _ in range(6)]
@@ -157,7 +158,7 @@ async def test_a_call_in_mode_fail_fails_at_resume_if_its_worker_is_busy(tmp_pat
 
 
 async def test_a_hint_moves_when_its_worker_is_busy(tmp_path: Path) -> None:
-    """It stays there, because that worker now has the state of the session."""
+    """The session stays with the new worker, which now has its state."""
     async with pool_of(size=(2, 2)) as pool:
         call = await occupy(pool, tmp_path, "a")
         other = await pool.call("pid", session="a")

@@ -1,4 +1,4 @@
-"""The number of workers and their lifetime: P12, P13 and P26 of the acceptance list, growing and shrinking."""
+"""The number of workers and their lifetime, as the pool grows and shrinks: P12, P13 and P26 of the acceptance list."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_surplus_workers_end_when_idle_the_longest_idle_first(
 
 
 async def test_an_idle_worker_stays_while_a_strict_session_needs_it() -> None:
-    """An idle worker with such a session is kept until the session expires."""
+    """A worker that is bound to a strict session is kept until the session expires, even if it is idle."""
     sessions = Sessions(mode="strict", ttl=0.6)
     async with pool_of(size=(0, 1), recycle=Recycle(idle=0.05), sessions=sessions) as pool:
         with announced(hooks.session_lost, pool) as lost:

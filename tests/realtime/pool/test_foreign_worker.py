@@ -1,4 +1,4 @@
-"""The worker in Perl of the protocol page works, and the tables of the page match the code."""
+"""The protocol page's worker in Perl works, and the page's tables match the code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.realtime.pool.workers import chunks, outcome
 if TYPE_CHECKING:
     from tests.realtime.pool.workers import Spawn
 
-# A task manages the worker; it ends with the fixture.
+# The fixture has a task that manages the worker, and ends it.
 pytestmark = pytest.mark.keeps_tasks
 
 ROOT = Path(__file__).parents[3]
@@ -29,7 +29,7 @@ PROGRAM = ROOT / "examples/worker.pl"
 
 
 def perl() -> str | None:
-    """Return the interpreter, if it has the modules that the program needs."""
+    """Return the Perl interpreter if it has the modules that the worker needs."""
     found = shutil.which("perl")
     if found and subprocess.run([found, "-MJSON::PP", "-e1"], capture_output=True, check=False).returncode == 0:
         return found

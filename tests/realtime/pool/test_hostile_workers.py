@@ -1,4 +1,4 @@
-"""Programs that are not valid workers: each is detected, and its calls fail immediately."""
+"""Programs that are not valid workers: the pool detects each one, and its calls fail immediately."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.realtime.pool.workers import LIMIT, outcome, python
 if TYPE_CHECKING:
     from tests.realtime.pool.workers import Spawn, Up
 
-# A task manages the worker; it ends with the fixture.
+# The fixture has a task that manages the worker, and ends it.
 pytestmark = pytest.mark.keeps_tasks
 
 #: A minimal worker without this library.
@@ -130,7 +130,7 @@ async def test_more_chunks_than_granted_close_the_connection(spawn: Spawn) -> No
 
 
 async def test_an_end_in_the_middle_of_a_frame_is_not_a_protocol_error(spawn: Spawn) -> None:
-    """The worker may have been killed. Its exit status shows how."""
+    """The worker may have been killed, and its exit status shows how."""
     worker = await start(
         spawn,
         f"send('hello', {VERSION}, 1, 'test'); receive(); send('ready'); receive();"
@@ -202,12 +202,12 @@ async def test_stderr_without_line_ends_is_bounded(spawn: Spawn) -> None:
 
 
 async def test_late_cancellations_and_credits_are_ignored(spawn: Spawn) -> None:
-    """A cancellation and a credit for an answered call are ignored."""
+    """The worker ignores a cancellation and a credit for a call that it has already answered."""
     worker = await spawn("tests.realtime.pool.worker_targets:Plain")
     await worker.connection.ready()
     request = worker.call("echo", 1)
     assert await outcome(request) == 1
-    # As if they had been sent before the answer arrived.
+    # The pool could have sent both frames before the answer arrived.
     for frame in (["cancel", request.number, "late"], ["credit", request.number, 5], ["cancel", 999, "never"]):
         worker.connection.send(frame)
     assert await worker.result("echo", 2) == 2

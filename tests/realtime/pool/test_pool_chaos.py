@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 SECONDS = float(os.environ.get("LIFECYCLE_CHAOS", "3"))
 SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32) if "LIFECYCLE_CHAOS" in os.environ else 0))
-#: At least as many calls as in the suite, however slow the machine is.
+#: The minimum number of calls in the suite, however slow the machine is.
 CALLS = 500
 SIZE = 4
 
 
-# Two time limits after the attacks: for a slow machine, and for the pool to become idle.
+# On a slow machine, the attacks may take longer, and the pool then needs time to become idle.
 pytestmark = pytest.mark.timeout(SECONDS + 4 * LIMIT)
 
 
@@ -96,10 +96,11 @@ class Storm:
                     break
 
     async def weather(self) -> None:
-        """Kill a worker every 20 ms, as long as another one can work."""
+        """Kill a worker every 20 ms while at least one other worker can run calls."""
         while not self.over:
             await asyncio.sleep(0.02)
-            # Not always the same worker before it is ready: the pool would wait longer and longer between starts.
+            # Killing the same worker repeatedly before it is ready would make the pool wait longer and longer between
+            # starts.
             workers = [worker for worker in self.pool.members() if worker.pid is not None and worker.attempt < 3]
             if not workers or ready(self.pool) + self.pool.stats().busy < 2:
                 continue
@@ -108,7 +109,7 @@ class Storm:
             victim.send_signal(self.chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGABRT, signal.SIGSTOP]))
 
     async def witness(self) -> None:
-        """Check the invariants that always hold."""
+        """Check the invariants that must always hold."""
         while not self.over:
             await asyncio.sleep(0.003)
             stats = self.pool.stats()
@@ -117,7 +118,7 @@ class Storm:
             assert stats.calls == sum(self.outcomes.values()) or stats.calls <= self.begun
 
     async def run(self, enough: Callable[[], bool]) -> None:
-        """Run all of these until ``enough`` is true."""
+        """Run the callers and the attacks until ``enough`` returns true."""
         async with asyncio.TaskGroup() as group:
             for _ in range(8):
                 group.create_task(self.caller())

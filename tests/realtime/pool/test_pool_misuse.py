@@ -1,4 +1,4 @@
-"""Misuse of a pool, and its errors."""
+"""Misuse of a pool, and the resulting errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# -- calls that cannot be what was meant ------------------------------------------------------------------------------
+# -- calls with mistakes ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("codec", ["msgpack", "json"])
@@ -64,14 +64,14 @@ async def test_a_stream_has_one_consumer_at_a_time() -> None:
         assert await anext(numbers) == 1
 
 
-# -- workers that others end ------------------------------------------------------------------------------------------
+# -- workers killed from outside --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("target", "concurrency"), [("Desk", 1), ("Desk", 2), ("Loop", 2)])
 async def test_a_worker_terminated_from_outside_fails_its_call_with_the_signal(
     tmp_path: Path, target: str, concurrency: int
 ) -> None:
-    """A cancellation inside the worker is not a result of the function."""
+    """A cancellation that starts inside the worker is not a result of the function."""
     async with pool_of(target, concurrency=concurrency) as pool:
         call = asyncio.create_task(pool.call("spin", str(tmp_path / "started")))
         await started(tmp_path / "started")
@@ -120,7 +120,7 @@ async def test_a_worker_that_ends_before_it_is_ready_reports_how(command: str, h
     assert isinstance(failed.value.__cause__, WorkerLost)
 
 
-# -- what was before --------------------------------------------------------------------------------------------------
+# -- earlier calls ----------------------------------------------------------------------------------------------------
 
 
 async def test_the_excuse_of_a_call_does_not_depend_on_earlier_calls(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ async def test_a_worker_drained_before_its_start_just_ends(tmp_path: Path) -> No
     def stop(_sender: object, *, action: str, **_: object) -> None:
         replaced.append(action)
         if len(replaced) == 2:
-            # The third worker is requested, and its start has not begun.
+            # A third worker has been requested, but has not begun to start.
             pool.ask_to_stop()
 
     hooks.pool_recovered.connect(stop, sender=pool)

@@ -1,4 +1,4 @@
-"""Responses from a Python worker: results, errors and streams, from its main thread, other threads and a loop."""
+"""A Python worker's responses: results, errors and streams, from its main thread, other threads and a loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.realtime.pool.workers import Spawn
 
-# A task manages the worker; it ends with the fixture.
+# The fixture has a task that manages the worker, and ends it.
 pytestmark = pytest.mark.keeps_tasks
 
 KINDS = [("Plain", 1), ("Plain", 4), ("Loop", 4)]
@@ -161,7 +161,7 @@ async def test_a_stream_fails_after_its_earlier_values(up: Spawn, served: str, c
 
 
 async def test_a_slow_consumer_delays_the_stream_and_pings_are_answered(up: Spawn) -> None:
-    """At most one window of the thousand 1 MiB blocks is unacknowledged."""
+    """At most one window of the thousand 1 MiB blocks is unacknowledged at any time."""
     worker = await up("Plain")
     request = worker.call("blocks", 1000, 1024 * 1024, window=4)
     rss = psutil.Process().memory_info().rss

@@ -1,4 +1,4 @@
-"""Cancelling a call: it is interrupted where possible and cleans up, and no other code is interrupted."""
+"""Cancelling a call interrupts it where possible and lets it clean up. No other code is interrupted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.realtime.pool.workers import Spawn, Up
 
-# A task manages the worker; it ends with the fixture.
+# The fixture has a task that manages the worker, and ends it.
 pytestmark = pytest.mark.keeps_tasks
 
 KINDS = [("Plain", 1), ("Plain", 4), ("Loop", 4)]
@@ -93,7 +93,7 @@ async def test_a_stream_that_sleeps_between_two_items_is_cancelled(up: Spawn, tm
 
 @pytest.mark.parametrize(("served", "concurrency"), KINDS)
 async def test_a_cancellation_never_hits_another_call(up: Spawn, served: str, concurrency: int) -> None:
-    """Each call is answered once: by its own result, or by a requested cancellation."""
+    """Each call is answered once, with either its own result or a requested cancellation."""
     worker = await up(served, concurrency=concurrency)
     chance = random.Random(7)
     for _ in range(60):
@@ -145,7 +145,7 @@ async def test_c_code_that_holds_the_interpreter_answers_nothing(up: Spawn, tmp_
         while (await asyncio.wait({ping := worker.connection.ping()}, timeout=0.2))[0]:
             await asyncio.sleep(0.001)
         settled = request.cancel("enough")
-        # C code writes its stacks without the interpreter.
+        # The worker writes its stacks from C code, without the interpreter.
         worker.process.send_signal(signal.SIGUSR2)
         while "in hold" not in worker.connection.pipes.tail():
             await asyncio.sleep(0.001)

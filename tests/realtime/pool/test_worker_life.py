@@ -1,4 +1,4 @@
-"""The start and the end of a worker process: failures are reported, and nothing outlives the parent."""
+"""How a worker process starts and ends: failures are reported, and nothing outlives the parent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.realtime.pool.workers import Spawn
 
-# A task manages the worker; it ends with the fixture.
+# The fixture has a task that manages the worker, and ends it.
 pytestmark = pytest.mark.keeps_tasks
 
 SERVED = "tests.realtime.pool.worker_targets"
@@ -66,7 +66,7 @@ async def test_init_that_cannot_be_sent_is_refused() -> None:
 
 
 async def test_modules_next_to_the_program_are_not_imported_by_mistake(tmp_path: Path) -> None:
-    """The package has a ``codecs``, and the directory may contain modules of any name."""
+    """The package has a module ``codecs``, and the directory may contain modules of any name."""
     for name in ("codecs", "signal", "msgspec", "lifecycle"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")
     worker = connect(f"{SERVED}:echo", codec="msgpack", cwd=tmp_path)
@@ -115,7 +115,7 @@ async def test_bye_cancels_calls_that_do_not_finish_in_time(
     request = worker.call(function, str(tmp_path / "started"))
     await until(tmp_path / "started")
     worker.connection.bye(0.05)
-    # The parent did not cancel it.
+    # The call ends with its connection, because the parent did not cancel it.
     assert isinstance(await outcome(request), ConnectionClosed)
     await worker.end()
     assert not worker.broken
@@ -168,7 +168,7 @@ async def test_a_worker_that_crashes_dumps_its_stacks(up: Spawn) -> None:
 
 
 async def test_a_forked_process_neither_hides_nor_survives_the_end_of_its_worker(up: Spawn) -> None:
-    """The forked process holds the pipes open, then leaves the process group."""
+    """The forked process leaves the process group while it holds the pipes open."""
     worker = await up("Plain")
     forked = psutil.Process(await worker.result("fork"))
     request = worker.call("die", int(signal.SIGKILL))

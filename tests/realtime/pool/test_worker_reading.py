@@ -1,4 +1,4 @@
-"""A worker receives messages on either thread: the thread that runs calls reads while it is idle."""
+"""A worker receives messages on two threads: the thread that runs calls also reads while it is idle."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
     from tests.realtime.pool.workers import Spawn, Up
 
-# A task manages the worker; it ends with the fixture.
+# The fixture has a task that manages the worker, and ends it.
 pytestmark = pytest.mark.keeps_tasks
 
 
 async def _warmed(up: Spawn) -> Up:
-    """Return a worker that has had calls, so that its main thread reads messages."""
+    """Return a worker that has already run calls, so that its main thread reads messages."""
     worker = await up("Plain")
     for number in range(20):
         assert await worker.result("times", number) == number

@@ -1,4 +1,4 @@
-"""Call targets for the workers in these tests. Only pool workers import this module."""
+"""Targets for calls in these tests. Only pool workers import this module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Unreadable:
-    """A value that can be pickled, and raises when it is unpickled."""
+    """A value that can be pickled, but raises when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return _fail, ()
@@ -28,14 +28,14 @@ def _fail() -> None:
 
 
 class Nasty(Exception):
-    """An error with a message that cannot be formatted."""
+    """An error whose message cannot be formatted."""
 
     def __str__(self) -> str:
         raise RuntimeError("no message")
 
 
 class Plain:
-    """Plain methods, and a stored state."""
+    """Plain methods and a stored state."""
 
     def __init__(self, factor: int = 1) -> None:
         self.factor = factor
@@ -90,11 +90,11 @@ class Plain:
             pass
 
     def hold(self, started: str = "") -> None:
-        """Loop in C without releasing the interpreter lock. The file ``started`` exists when the loop runs."""
+        """Loop in C code without releasing the interpreter lock. The file ``started`` is created just before."""
         deque(chain(map(os.mkdir, [started]), repeat(0)), maxlen=0)
 
     def stubborn(self, started: str, cleaned: str) -> str:
-        """Clean up slowly after a cancellation, without a second interruption."""
+        """Clean up slowly after a cancellation. No second interruption may arrive."""
         try:
             self.spin(started)
         finally:
@@ -218,7 +218,7 @@ def hang(*_: object) -> None:
 
 
 class Broken:
-    """A target with a constructor that fails."""
+    """A target whose constructor fails."""
 
     def __init__(self, message: str) -> None:
         raise OSError(message)

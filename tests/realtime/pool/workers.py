@@ -100,7 +100,7 @@ async def chunks(request: WireCall) -> list[Any]:
 
 
 async def until(path: Path) -> str:
-    """Wait for a file, and return its name."""
+    """Wait until a file exists, and return its name."""
     async with asyncio.timeout(LIMIT):
         while not path.exists():
             await asyncio.sleep(0.001)
@@ -108,5 +108,5 @@ async def until(path: Path) -> str:
 
 
 def python(code: str) -> list[str]:
-    """Return the command of another program."""
+    """Return a command that runs ``code`` in Python."""
     return [sys.executable, "-c", code]
