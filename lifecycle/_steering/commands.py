@@ -21,6 +21,8 @@ from lifecycle.control import Command, Router
 from lifecycle.control.commands import Commands, lifecycle_commands
 from lifecycle.errors import Dropped, NotHandled, RouteConflict, RouteNotFound
 from lifecycle.events import CommandEvent, Event, ShutdownEvent, SuspendEvent, TerminateEvent, Topical
+from lifecycle.workers.model import FINAL, UNSTARTED
+from lifecycle.workers.stdio import RecentLines
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -32,12 +34,16 @@ __all__ = [
     "CommandInstaller",
     "built_in_patterns",
     "has_route_for",
+    "recent_lines",
     "routers_of",
     "status_text",
 ]
 
 #: The maximum number of restarts at the same time.
 _RESTARTS = 20
+
+#: Commands that may take long, and do not delay later ones.
+_SLOW = ("restart", "start", "stop", "cancel")
 
 #: Seconds to wait for the end of a cancelled task.
 _CANCEL_TIMEOUT = 1.0
@@ -144,7 +150,8 @@ class BuiltInCommands(Commands):
 
     def _add_all(self) -> None:
         self._add("status", "Show the state of the program.", self._status)
-        self._add("stop", "End the program.", self._stop, alone=True)
+        self._add("stop", "End the program, or stop a worker: NAME.", self._stop, complete=self._child_names)
+        self._add("start", "Start a stopped worker: NAME, or its path.", self._start, complete=self._child_names)
         self._add("terminate", "Suspend, so that state is saved, then end the program.", self._terminate, alone=True)
         self._add("restart", "Restart a worker: NAME, or its path.", self._restart, complete=self._restartable_names)
         self._add("cancel", "Cancel an asyncio task: TASK, or its id.", _cancel, complete=_task_names)
@@ -159,7 +166,7 @@ class BuiltInCommands(Commands):
         self.add(Command(name, text, event, complete, takes_arguments=not alone))
         pattern = f"command/[{name[0]}]{name[1:]}"
         with suppress(RouteConflict):
-            self._router.handle(pattern, handler, concurrency=_RESTARTS if name in ("restart", "cancel") else 1)
+            self._router.handle(pattern, handler, concurrency=_RESTARTS if name in _SLOW else 1)
             self.patterns.append(pattern)
 
     # -- handlers --------------------------------------------------------------------------------------------------
@@ -167,8 +174,19 @@ class BuiltInCommands(Commands):
     def _status(self, _: CommandEvent) -> None:
         reply(status_text(self._lifetime, routers_of(self._lifetime)))
 
-    async def _stop(self, _: CommandEvent) -> None:
-        await self._shut_down(ShutdownEvent("stop"))
+    async def _stop(self, event: CommandEvent) -> None:
+        if not event.args:
+            await self._shut_down(ShutdownEvent("stop"))
+            return
+        child = self._child(event, "stop [NAME]")
+        await child.supervisor.stop_child(child.name)
+
+    async def _start(self, event: CommandEvent) -> None:
+        child = self._child(event, "start NAME")
+        if child.active:
+            reply(f"{child.path} is already {child.status}")
+        else:
+            await child.supervisor.restart(child.name)
 
     async def _terminate(self, event: CommandEvent) -> None:
         if has_route_for(self._router, TerminateEvent.topic):
@@ -192,12 +210,21 @@ class BuiltInCommands(Commands):
         self._lifetime.shutdown()
 
     async def _restart(self, event: CommandEvent) -> None:
-        name = _argument(event, "restart NAME")
+        await self._worker(event, "restart NAME").restart()
+
+    def _worker(self, event: CommandEvent, usage: str) -> _Restartable:
+        name = _argument(event, usage)
         try:
-            worker = _find(name, list(_restartables(self._lifetime.components())))
+            return _find(name, list(_restartables(self._lifetime.components())))
         except LookupError as error:
             raise _refused(str(error)) from None
-        await worker.restart()
+
+    def _child(self, event: CommandEvent, usage: str) -> _Restartable:
+        """Return the child of a supervisor that a command names."""
+        found = self._worker(event, usage)
+        if found.supervisor is None:
+            raise _refused(f"{found.path!r} is not the child of a supervisor; it can only be restarted")
+        return found
 
     def _hold(self, event: CommandEvent) -> None:
         name = _argument(event, "hold SOURCE")
@@ -219,6 +246,10 @@ class BuiltInCommands(Commands):
 
     def _restartable_names(self, _: str) -> set[str]:
         return {name for each in _restartables(self._lifetime.components()) for name in (each.name, each.path)}
+
+    def _child_names(self, _: str) -> set[str]:
+        found = [each for each in _restartables(self._lifetime.components()) if each.supervisor is not None]
+        return {name for each in found for name in (each.name, each.path)}
 
     def _source_names(self, _: str = "") -> list[str]:
         return sorted({each.name for router in routers_of(self._lifetime) for each in router.sources()})
@@ -287,6 +318,10 @@ def _refused(text: str) -> Dropped:
     return Dropped(text)
 
 
+#: The states of workers that `start` starts.
+_INACTIVE = (*FINAL, *UNSTARTED)
+
+
 # -- workers that can be restarted ---------------------------------------------------------------------------------
 
 
@@ -298,6 +333,16 @@ class _Restartable:
     #: The names from the root to the worker, joined by slashes.
     path: str
     restart: Callable[[], Awaitable[object]]
+    #: The supervisor; None for a pool of its own.
+    supervisor: Any = None
+    status: str = ""
+    #: The current or last worker, if there is one.
+    worker: object = None
+
+    @property
+    def active(self) -> bool:
+        """True unless the worker has ended or was never started."""
+        return self.status not in _INACTIVE
 
 
 def _restartables(components: Iterable[Any]) -> Iterator[_Restartable]:
@@ -306,7 +351,7 @@ def _restartables(components: Iterable[Any]) -> Iterator[_Restartable]:
         path = getattr(each, "name", None)
         if isinstance(path, str):
             if _is_async(each, "refresh"):
-                yield _Restartable(path, path, each.refresh)
+                yield _Restartable(path, path, each.refresh, worker=each)
             yield from _children(each, path)
 
 
@@ -325,8 +370,31 @@ def _children(supervisor: Any, path: str) -> Iterator[_Restartable]:
             worker = None
         refresh = _is_async(worker, "refresh") and str(state.status) == "running"
         restart = worker.refresh if refresh else partial(supervisor.restart, state.name)
-        yield _Restartable(state.name, below, restart)
+        yield _Restartable(state.name, below, restart, supervisor, str(state.status), worker)
         yield from _children(worker, below)
+
+
+def recent_lines(lifetime: Lifetime, name: str) -> RecentLines:
+    """Return the last lines of the worker with this name or path.
+
+    Raises:
+        LookupError: if there is no such worker, several have the name, or its output is not read.
+    """
+    components: tuple[Any, ...] = lifetime.components()
+    alone = [
+        _Restartable(each.name, each.name, _nothing, worker=each)
+        for each in components
+        if isinstance(getattr(each, "recent", None), RecentLines)
+    ]
+    found = _find(name, [*alone, *_restartables(components)])
+    recent = getattr(found.worker, "recent", None)
+    if isinstance(recent, RecentLines):
+        return recent
+    raise LookupError(f"{found.path!r} has no output here; only processes and containers that were started have it")
+
+
+async def _nothing() -> None:
+    return None
 
 
 def _is_async(thing: Any, method: str) -> bool:

@@ -19,6 +19,7 @@ from lifecycle._steering.commands import (
     CommandInstaller,
     built_in_patterns,
     has_route_for,
+    recent_lines,
     routers_of,
 )
 from lifecycle._steering.tasks import find_task, task_infos
@@ -36,7 +37,7 @@ from lifecycle.runtime.force import stacks, task_stack
 from lifecycle.workers.model import WorkerState
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator, Iterator
+    from collections.abc import AsyncGenerator, Coroutine, Generator, Iterator
     from contextlib import AbstractContextManager
     from types import TracebackType
     from typing import Self
@@ -237,6 +238,21 @@ class Console:
             LookupError: if no task has this name, or several have it.
         """
         return masked(stacks(asyncio.get_running_loop()) if task is None else task_stack(find_task(task)))
+
+    def lines(self, worker: str, count: int) -> list[str]:
+        """Return the last lines of the process with this name or path. At most 500 are kept.
+
+        Raises:
+            LookupError: if there is no such worker, several have the name, or its output is not read.
+        """
+        return recent_lines(self.lifetime, worker).last(count)
+
+    def follow_lines(self, worker: str, count: int) -> AsyncGenerator[tuple[list[str], int]]:
+        """Yield the last ``count`` lines of a process, then new ones, with the number of lines lost before them.
+
+        Restarts of the process do not end this. Raises the same errors as `lines`.
+        """
+        return recent_lines(self.lifetime, worker).follow(count)
 
     def listening(self) -> AbstractContextManager[Listener]:
         """Return a context manager for the output and log messages that the program writes from now on.

@@ -29,7 +29,7 @@ from lifecycle.workers.base import RESUME_ID, BaseWorker, check_env
 from lifecycle.workers.containment.containment import Level
 from lifecycle.workers.containment.guard import ContainerGuard
 from lifecycle.workers.model import End, Status
-from lifecycle.workers.stdio import Receiver
+from lifecycle.workers.stdio import Receiver, RecentLines
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -125,6 +125,9 @@ class ContainerWorker(BaseWorker):
         self._command = None if command is None else _words(name, command)
         self._engine = None if engine is None else _check_address(engine)
         self._receiver = Receiver(output, logging.getLogger(f"lifecycle.workers.{name}"))
+        #: The last lines of the output.
+        self.recent: RecentLines = RecentLines()
+        self._receiver.listen(self._take_line)
         self._guard = ContainerGuard()
         self._level: Level | None = None
         self._at: EngineContainer | None = None
@@ -135,6 +138,9 @@ class ContainerWorker(BaseWorker):
         for key, value in (env or {}).items():
             check_env(key, value)
             self._env[key] = value
+
+    def _take_line(self, line: str) -> None:
+        self.recent.add(line)
 
     @property
     def container(self) -> str | None:

@@ -22,7 +22,7 @@ from lifecycle.workers.base import BaseWorker, check_env
 from lifecycle.workers.containment.containment import Containment, Level
 from lifecycle.workers.model import End, Status
 from lifecycle.workers.readiness import Line, not_ready, parse_ready
-from lifecycle.workers.stdio import Command, LineSource, Pipes, check_argv, fault_of
+from lifecycle.workers.stdio import Command, LineSource, Pipes, RecentLines, check_argv, fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
@@ -119,12 +119,15 @@ class ProcessWorker(BaseWorker):
         self._start_timeout = in_seconds("start_timeout", start_timeout)
         self._ready = None if ready is None else parse_ready(ready)
         self._stdio = stdio or Pipes(output, logging.getLogger(f"lifecycle.workers.{name}"))
-        if isinstance(self._ready, Line):
-            if not isinstance(self._stdio, LineSource):
-                raise ValueError(  # noqa: TRY004  # each value is valid, but not both together
-                    f"ready={ready!r} of {name!r} needs the lines of the output, but {stdio!r} does not read lines"
-                )
-            self._stdio.listen(self._ready.search)
+        #: The last lines of the output; None if ``stdio`` does not read lines.
+        self.recent: RecentLines | None = None
+        if isinstance(self._stdio, LineSource):
+            self.recent = RecentLines()
+            self._stdio.listen(self._take_line)
+        elif isinstance(self._ready, Line):
+            raise ValueError(  # noqa: TRY004  # each value is valid, but not both together
+                f"ready={ready!r} of {name!r} needs the lines of the output, but {stdio!r} does not read lines"
+            )
         self._containment = Containment(name, Level.wanted(contain, detached=detached))
         # The id of the process group, until its leader is reaped. A different group may get this id afterwards.
         self._group: int | None = None
@@ -133,6 +136,12 @@ class ProcessWorker(BaseWorker):
         for key, value in (env or {}).items():
             check_env(key, value)
             self._env[key] = value
+
+    def _take_line(self, line: str) -> None:
+        if self.recent is not None:
+            self.recent.add(line)
+        if isinstance(self._ready, Line):
+            self._ready.search(line)
 
     def _state_as(self, name: str, **known: Any) -> WorkerState:
         """Return the state of the worker, with the facts from its supervisor and the level of containment."""

@@ -14,6 +14,7 @@ import inspect
 import os
 import shutil
 import subprocess
+from collections import deque
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, runt
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from lifecycle.workers._posix import Account
 
@@ -37,6 +38,7 @@ __all__ = [
     "Pipes",
     "Reader",
     "Receiver",
+    "RecentLines",
     "Stdio",
     "Stream",
     "Tail",
@@ -55,6 +57,9 @@ _CHUNK = 16 * 1024
 _LAST_READS = 1024 * 1024 // _CHUNK
 #: Seconds to wait for the end of the output after the process group is dead.
 DRAIN: Final = 0.5
+#: The number of lines that are kept of each process, and the number of characters of each of them.
+_KEPT: Final = 500
+_LONGEST: Final = 2000
 #: The size in bytes at which an incomplete line is delivered in pieces.
 LIMIT: Final = 4 * 1024 * 1024
 
@@ -424,6 +429,39 @@ class Lines:
         whole = b"".join(self._begun)
         self._begun, self._size = [], 0
         return whole
+
+
+class RecentLines:
+    """The last 500 lines of a process, each cut to 2,000 characters. They survive restarts by a supervisor."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=_KEPT)
+        self._count = 0
+        self._added = asyncio.Event()
+
+    def add(self, line: str) -> None:
+        """Add ``line`` and drop the oldest one if there are too many."""
+        self._lines.append(line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…")
+        self._count += 1
+        if not self._added.is_set():
+            self._added.set()
+
+    def last(self, count: int) -> list[str]:
+        """Return the last ``count`` lines, or all if fewer are kept."""
+        lines = list(self._lines)
+        return lines[max(0, len(lines) - count) :]
+
+    async def follow(self, count: int) -> AsyncGenerator[tuple[list[str], int]]:
+        """Yield the last ``count`` lines, then new lines, each time with the number of lines lost before them."""
+        seen = self._count - len(self.last(count))
+        while True:
+            if lines := self.last(self._count - seen):
+                lost = self._count - seen - len(lines)
+                seen = self._count
+                yield lines, lost
+            self._added.clear()
+            if self._count == seen:
+                await self._added.wait()
 
 
 class Tail:

@@ -149,7 +149,7 @@ def test_on_loopback_reading_is_open_and_commands_need_the_token() -> None:
         assert asked(RIGHT, method=method, path="/api/command") == 200
 
 
-@pytest.mark.parametrize("path", ["/api/tasks", "/api/stacks", "/api/attach"])
+@pytest.mark.parametrize("path", ["/api/tasks", "/api/stacks", "/api/logs", "/api/logs/stream", "/api/attach"])
 def test_dump_and_attach_need_the_token(path: str) -> None:
     assert asked(path=path) == 401
     assert asked(RIGHT, path=path) == 200

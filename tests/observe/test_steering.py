@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,11 +20,15 @@ from lifecycle.runtime import Lifetime, lifetime
 from lifecycle.testing import ManualSource, Recorder, running
 from lifecycle.workers import Spec, Supervisor, TaskWorker
 from lifecycle.workers.pool import Pool
+from lifecycle.workers.stdio import RecentLines
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-WORDS = {"cancel", "emit", "hold", "release", "reload", "restart", "resume", "status", "stop", "suspend", "terminate"}
+    from lifecycle._durations import Duration
+
+WORDS = {"cancel", "emit", "hold", "release", "reload", "restart", "resume"}
+WORDS |= {"start", "status", "stop", "suspend", "terminate"}
 HANDLED = Verdict.HANDLED
 
 
@@ -333,6 +338,106 @@ async def test_a_running_restart_does_not_delay_other_commands() -> None:
         go_on.set()
         assert (await restart).outcome is HANDLED
         hooks.component_closed.announce(slow, component=slow)
+
+
+async def test_a_child_is_stopped_and_started_and_the_program_continues() -> None:
+    async with steered(Router()) as (life, console), tree("one", "two") as root:
+        assert console.complete("stop o") == ["one"]
+        assert (await console.command("stop root/one")).outcome is HANDLED
+        assert [str(each.status) for each in root.workers()] == ["stopped", "running"]
+        assert (await console.command("start one")).outcome is HANDLED
+        assert [str(each.status) for each in root.workers()] == ["running", "running"]
+        again = await console.command("start one")
+        assert (again.outcome, again.answer) == (HANDLED, "root/one is already running")
+        assert not life.stopping
+        assert await refusal(console, "stop x") == "no worker is called 'x'; there is root/one, root/two"
+        assert await refusal(console, "start") == "usage: start NAME"
+        assert await refusal(console, "stop the music") == "usage: stop [NAME]"
+        assert (await console.command("stop")).outcome is HANDLED
+        assert life.stopping
+
+
+async def test_a_pool_of_its_own_can_only_be_restarted() -> None:
+    class Alone:
+        name, status = "alone", "running"
+
+        async def refresh(self) -> None: ...
+
+    async with steered(Router()) as (_, console):
+        pool = Alone()
+        hooks.component_opened.announce(pool, component=pool)
+        text = "'alone' is not the child of a supervisor; it can only be restarted"
+        assert await refusal(console, "stop alone") == text
+        hooks.component_closed.announce(pool, component=pool)
+
+
+async def test_a_stop_of_a_child_does_not_delay_a_stop_of_the_program() -> None:
+    released = asyncio.Event()
+
+    class Slow(TaskWorker):
+        async def stop(self, timeout: Duration | None = None) -> None:
+            await released.wait()
+            await super().stop(timeout)
+
+    async with steered(Router()) as (life, console), Supervisor("root", Spec("w", lambda: Slow("w", forever))):
+        stopping = asyncio.create_task(console.command("stop w"))
+        await asyncio.sleep(0)
+        assert (await console.command("stop")).outcome is HANDLED
+        assert life.stopping
+        released.set()
+        assert (await stopping).outcome is HANDLED
+
+
+# -- output ------------------------------------------------------------------------------------------------------------
+
+
+class Printing(TaskWorker):
+    """A task that keeps lines, as processes do."""
+
+    def __init__(self, name: str, number: int) -> None:
+        super().__init__(name, forever)
+        self.recent = RecentLines()
+        self._number = number
+
+    async def _launch(self) -> Any:
+        for word in ("starts", "runs"):
+            self.recent.add(f"{word} {self._number}")
+        return await super()._launch()
+
+
+async def test_the_last_lines_of_a_process_survive_its_restarts() -> None:
+    numbers = count(1)
+    spec = Spec("web", lambda: Printing("web", next(numbers)))
+    async with steered(Router()) as (_, console), Supervisor("root", spec, Spec("mute", forever)):
+        assert console.lines("web", 5) == ["starts 1", "runs 1"]
+        following = console.follow_lines("root/web", 1)
+        assert await anext(following) == (["runs 1"], 0)
+        await console.command("restart web")
+        assert await anext(following) == (["starts 2", "runs 2"], 0)
+        assert console.lines("web", 3) == ["runs 1", "starts 2", "runs 2"]
+        await following.aclose()
+        with pytest.raises(LookupError, match="'root/mute' has no output here"):
+            console.lines("mute", 1)
+        with pytest.raises(LookupError, match="no worker is called 'x'; there is root/web, root/mute"):
+            console.lines("x", 1)
+
+
+async def test_a_process_of_its_own_has_lines() -> None:
+    async with steered(Router()) as (_, console), Printing("alone", 1):
+        assert console.lines("alone", 1) == ["runs 1"]
+
+
+async def test_lines_are_bounded_and_lost_ones_are_counted() -> None:
+    recent = RecentLines()
+    following = recent.follow(10)
+    recent.add("x" * 10_000)
+    [line], _ = await anext(following)
+    assert len(line) == 2000
+    for number in range(1200):
+        recent.add(str(number))
+    lines, lost = await anext(following)
+    assert (len(lines), lost, lines[-1]) == (500, 700, "1199")
+    await following.aclose()
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------

@@ -87,7 +87,9 @@ def _report(client: Client, request: Request, result: dict[str, Any]) -> int:
 
 
 def stop(request: Request) -> int:
-    """Stop the program, and wait until its process has ended."""
+    """Stop the program, and wait until its process has ended. With a name, stop one worker."""
+    if request.arguments.get("name") is not None:
+        return command(request)
     client = choose(request.program)
     tree = Tree.of_program(client)
     embedded = any(node.get("embedded") for node in tree.of("lifetime"))

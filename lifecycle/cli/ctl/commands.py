@@ -91,6 +91,12 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"the number of lines must be 1 or more, got {text!r}")
+    return int(text)
+
+
 _TIMEOUT: Final[_Argument] = (
     "--timeout",
     {"metavar": "SECONDS", "type": _seconds, "help": "stop waiting after this time; the program continues"},
@@ -100,6 +106,18 @@ _JSON: Final[_Argument] = ("--json", {"action": "store_true", "help": "print JSO
 
 def _argument(name: str, help: str, **options: Any) -> _Argument:  # noqa: A002  # as argparse calls it
     return (name, {"metavar": name.upper(), "help": help, **options})
+
+
+_LINES: Final[_Argument] = (
+    "-n",
+    {
+        "dest": "lines",
+        "metavar": "LINES",
+        "type": _count,
+        "default": 100,
+        "help": "show at most this many lines, up to 500 [default: 100]",
+    },
+)
 
 
 def _built_in(help: str, *arguments: _Argument, example: str = "") -> _Command:  # noqa: A002  # as argparse calls it
@@ -114,6 +132,17 @@ COMMANDS: Final = {
         "status.status",
         (("--watch", {"action": "store_true", "help": "keep running, and show changes"}), _JSON),
         "--watch",
+    ),
+    "logs": _Command(
+        "show the last lines of a process",
+        "queries.logs",
+        (
+            _argument("name", "show the process with this name or path"),
+            _LINES,
+            ("-f", {"dest": "follow", "action": "store_true", "help": "keep running, and show new lines"}),
+            _JSON,
+        ),
+        "-f web",
     ),
     "tail": _Command(
         "show the last 10 events, then new events, with their results",
@@ -184,7 +213,14 @@ COMMANDS: Final = {
     "release": _built_in(
         "release the events of a held source", _argument("name", "release this source", nargs="?"), example="ticker"
     ),
-    "stop": _Command("stop the program, and wait until its process has ended", "actions.stop", (_TIMEOUT, _JSON)),
+    "start": _built_in(
+        "start a stopped worker", _argument("name", "start the worker with this name or path", nargs="?"), example="web"
+    ),
+    "stop": _Command(
+        "stop the program, and wait until its process has ended; or stop one worker",
+        "actions.stop",
+        (_argument("name", "stop only the worker with this name or path", nargs="?"), _TIMEOUT, _JSON),
+    ),
     "terminate": _Command("suspend the program to save its state, then stop it", "actions.stop", (_TIMEOUT, _JSON)),
     "cancel": _built_in(
         "cancel an asyncio task", _argument("name", "cancel the task with this name or ID", nargs="?"), example="poll"
@@ -194,8 +230,8 @@ COMMANDS: Final = {
 
 #: The commands in the order of the help.
 _GROUPS: Final = {
-    "look": ("ps", "status", "routes", "explain", "diagram", "tasks", "stacks", "commands"),
-    "control": ("suspend", "resume", "reload", "restart", "stop", "terminate", "cancel", "attach"),
+    "look": ("ps", "status", "routes", "explain", "diagram", "tasks", "stacks", "logs", "commands"),
+    "control": ("suspend", "resume", "reload", "start", "restart", "stop", "terminate", "cancel", "attach"),
     "events": ("tail", "trace", "emit", "hold", "release"),
 }
 

@@ -1,4 +1,4 @@
-"""The queries of `lifecycle ctl`: ps, routes, commands, explain, diagram, tasks, stacks, tail and trace."""
+"""The queries of `lifecycle ctl`: ps, routes, commands, explain, diagram, tasks, stacks, logs, tail and trace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle._text import duration, printable, shorten, time_of_day
 from lifecycle.cli.ctl.client import Exchange, GoneError, NoProgramError, choose, decoded
-from lifecycle.cli.ctl.printing import Table, colour_state, show, show_json, show_text, width
+from lifecycle.cli.ctl.printing import Table, colour_state, show, show_json, show_output, show_text, width
 from lifecycle.cli.output import DONE, FAILED, CliError, ago, print_result, stderr_console
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ __all__ = [
     "commands",
     "diagram",
     "explain",
+    "logs",
     "ps",
     "routes",
     "show_commands",
@@ -182,6 +183,30 @@ def _show_tasks(answer: Any) -> None:
 def _place(task: dict[str, Any]) -> str:
     created = f"; created at {task['created_at']}" if task["created_at"] else ""
     return f"{task['waits_at'] or 'not started'}{created}"
+
+
+def logs(request: Request) -> int:
+    """Show the last lines of a process. With -f, continue until Ctrl+C, or until the reader or the program ends."""
+    client = choose(request.program)
+    query = {"worker": request.arguments["name"], "lines": request.arguments["lines"]}
+    if not request.arguments["follow"]:
+        return _show(request, {"lines": client.get("/api/logs", **query)}, _show_lines)
+    with client.stream("/api/logs/stream", sys.stdout, **query) as stream:
+        for message in stream:
+            if request.json:
+                show_json(message, line=True)
+            else:
+                _show_lines(message)
+        if stream.unread:
+            return DONE
+    stderr_console().warning(f"{client.name} has ended")
+    return FAILED
+
+
+def _show_lines(answer: Any) -> None:
+    if answer.get("dropped"):
+        print_result(sys.stdout, f"({answer['dropped']} lines are not shown)\n")
+    show_output({"text": f"{line}\n"} for line in answer["lines"])
 
 
 def _show(request: Request, answer: Any, show_answer: Callable[[Any], None]) -> int:

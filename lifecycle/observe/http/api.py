@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -63,6 +64,8 @@ def api_routes(console: Console) -> list[web.RouteDef]:
         web.get("/api/diagram", api.diagram),
         web.get("/api/tasks", api.tasks),
         web.get("/api/stacks", api.stacks),
+        web.get("/api/logs", api.logs),
+        web.get("/api/logs/stream", api.logs_stream, allow_head=False),
         web.get("/api/attach", api.attach, allow_head=False),
         web.post("/api/command", api.command),
         web.post("/api/emit", api.emit),
@@ -166,6 +169,19 @@ class _Api:
                 yield event({"text": text})
                 await asyncio.sleep(_PAUSE)
 
+    async def logs(self, request: web.Request) -> web.Response:
+        try:
+            return json_response(self._console.lines(*_lines(request)))
+        except LookupError as error:
+            raise Refused(404, str(error)) from None
+
+    async def logs_stream(self, request: web.Request) -> web.StreamResponse:
+        try:
+            following = self._console.follow_lines(*_lines(request))
+        except LookupError as error:
+            raise Refused(404, str(error)) from None
+        return await stream(self._console, request, _new_lines(following))
+
     # -- texts -----------------------------------------------------------------------------------------------------
 
     async def diagram(self, request: web.Request) -> web.Response:
@@ -223,6 +239,21 @@ async def _entries(following: Any) -> AsyncGenerator[bytes]:
                 messages.insert(0, event({"dropped": entries.dropped - dropped}))
                 dropped = entries.dropped
             yield b"".join(messages)
+            await asyncio.sleep(_PAUSE)
+
+
+def _lines(request: web.Request) -> tuple[str, int]:
+    """Return the name of a worker and the number of lines."""
+    name = request.query.get("worker", "")
+    if not name:
+        raise Refused(400, "give the worker: /api/logs?worker=web")
+    return name, _count(request.query.get("lines", str(_DEFAULT_LIMIT)))
+
+
+async def _new_lines(following: AsyncGenerator[tuple[list[str], int]]) -> AsyncGenerator[bytes]:
+    async with aclosing(following):
+        async for lines, dropped in following:
+            yield event({"lines": lines, "dropped": dropped})
             await asyncio.sleep(_PAUSE)
 
 

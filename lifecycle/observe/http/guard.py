@@ -42,7 +42,7 @@ HEADERS: Mapping[str, str] = {
 }
 
 #: Paths that show the program's output and source lines. They need the token, as commands do.
-_SENSITIVE = ("/api/tasks", "/api/stacks", "/api/attach")
+_SENSITIVE = ("/api/tasks", "/api/stacks", "/api/logs", "/api/logs/stream", "/api/attach")
 _READING = ("GET", "HEAD")
 _SCHEME = "bearer"
 

@@ -23,6 +23,7 @@ from lifecycle.workers.base import ATTEMPT, PREV_EXIT, RESUME_ID, BaseWorker, Wo
 from lifecycle.workers.model import AT_WORK, ProbeResult, Status, WorkerState, as_failure, failed, stopped_early
 from lifecycle.workers.probes import answer_of, parse_probe
 from lifecycle.workers.specs import FirstStart, Restart
+from lifecycle.workers.stdio import RecentLines
 
 if TYPE_CHECKING:
     from collections import deque
@@ -91,6 +92,8 @@ class Child:
         self.wait_task: asyncio.Task[None] | None = None
         # The futures of callers that are waiting for the outcome of the child's start.
         self._callers: list[asyncio.Future[None]] = []
+        # The last lines of the output of all workers.
+        self._recent: RecentLines | None = None
         # The number of starts.
         self._attempt = 0
         # The number of consecutive failures.
@@ -196,6 +199,9 @@ class Child:
             if isinstance(worker, BaseWorker):
                 worker.on_change(partial(listener, self, generation))
                 worker.supervised = True
+            if isinstance(recent := getattr(worker, "recent", None), RecentLines):
+                # A new worker continues the lines of the last one.
+                self._recent = worker.recent = self._recent or recent  # type: ignore[attr-defined]  # checked above
             if callable(set_env := getattr(worker, "set_env", None)):
                 set_env(RESUME_ID, self._resume_id)
                 set_env(PREV_EXIT, previous_exit(self.exit))

@@ -377,6 +377,24 @@ def test_processes_of_up_are_restarted_and_stopped(env: Env, here: Ask, tmp_path
         program.rest()
 
 
+def test_processes_of_up_have_logs_and_are_stopped_and_started(env: Env, here: Ask, tmp_path: Path) -> None:
+    (tmp_path / "Procfile").write_text("web: echo up; exec sleep 600\ndb: exec sleep 600\n")
+    with started(env, "-m", "lifecycle", "up", cwd=tmp_path) as program:
+        assert here("logs", "web") == (0, "up\n", "")
+        with Asking(env, "logs", "web", "-f") as following:
+            following.until("up")
+            assert here("stop", "web")[0] == 0
+            assert re.search(r" web +process +stopped", here("status")[1])
+            assert here("start", "web")[0] == 0
+            following.until("up")
+            assert json.loads(here("logs", "web", "--json", "-n", "2")[1]) == {"lines": ["up", "up"]}
+            status, _, err = here("logs", "nobody")
+            assert (status, "no worker is called 'nobody'; there is " in err) == (1, True)
+            assert here("stop")[0] == 0
+            assert "has ended" in following.rest(1)
+        program.rest()
+
+
 EMBEDDED = """
 import asyncio
 from lifecycle import Spec, Supervisor, lifetime
