@@ -29,7 +29,7 @@ def missing() -> dict[str, str]:
         peer: [name for name in needed if importlib.util.find_spec(name) is None] for peer, needed in _NEEDED.items()
     }
     return {
-        peer: f"{peer} is not measured, for {', '.join(names)} cannot be imported; `make bench` installs it"
+        peer: f"{peer} is not measured, because {', '.join(names)} cannot be imported; `make bench` installs it"
         for peer, names in absent.items()
         if names
     }

@@ -46,11 +46,11 @@ def missing() -> str:
     """Return the reason why the measurement is impossible, or an empty string."""
     for module in ("psycopg", "pytest", "procrastinate"):
         if importlib.util.find_spec(module) is None:
-            return f"{module} cannot be imported, for jobs on PostgreSQL; `make bench` installs it"
+            return f"{module} cannot be imported, and jobs on PostgreSQL need it; `make bench` installs it"
     from tests.postgres import program
 
     if program("postgres") is None:
-        return "postgres is not installed, for jobs beside procrastinate; `make engines` installs it"
+        return "postgres is not installed, and jobs on PostgreSQL need it; `make engines` installs it"
     return ""
 
 

@@ -99,7 +99,7 @@ def _spawn_to_hello() -> float:
         assert process.stdout is not None
         hello = process.stdout.read(4)
         taken = time.perf_counter() - began
-        assert len(hello) == 4, "the member ended before its Hello"
+        assert len(hello) == 4, "the worker ended before it sent its Hello message"
         process.kill()
     return taken
 
@@ -169,7 +169,7 @@ async def _cancel(name: str, fifo: str) -> float:
         call = await _under_way(pool, name, fifo)
         began = time.perf_counter()
         await _cancelled(call)
-        assert await pool.call("pid") == kept, "the call did not obey: its member was killed"
+        assert await pool.call("pid") == kept, "the call ignored its cancellation, so its worker was killed"
         return time.perf_counter() - began
 
 

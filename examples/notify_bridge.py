@@ -21,7 +21,7 @@ async def consumer() -> str:
         print(f"tick {event.count}", flush=True)
         await asyncio.sleep(0.2)
     state = router.state()
-    return f"{state.handled} were put into the queue, {state.dropped} found it full"
+    return f"{state.handled} events were queued, {state.dropped} were dropped"
 
 
 if __name__ == "__main__":

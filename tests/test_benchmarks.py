@@ -35,11 +35,11 @@ def test_limits_of_figures_are_parsed(words: str, bar: Bar) -> None:
     ("words", "figure", "met"),
     [("at most 2", 2.0, True), ("at most 2", 2.1, False), ("at least 2", 1.9, False), ("printed", 99.0, None)],
 )
-def test_a_figure_is_held_against_its_bar(words: str, figure: float, met: bool | None) -> None:
+def test_a_figure_is_compared_with_its_limit(words: str, figure: float, met: bool | None) -> None:
     assert Bar.read(words).met(figure) is met
 
 
-def test_a_figure_is_worse_when_it_has_moved_the_wrong_way_by_more_than_the_machine_explains() -> None:
+def test_a_figure_is_worse_if_it_changes_by_more_than_the_noise() -> None:
     kept = {"exact_over_bare": 1.5, "hot_hit_rate_under_flood": 1.0, "pyee_over_exact": 70.0, "lane_over_queue": None}
     moved = {"exact_over_bare": 2.0, "hot_hit_rate_under_flood": 0.7, "pyee_over_exact": 7.0, "lane_over_queue": 9.0}
 

@@ -95,7 +95,7 @@ def test_a_signal_event_knows_its_name() -> None:
         events.SignalEvent(999)
 
 
-def test_a_change_that_is_none_is_refused() -> None:
+def test_an_invalid_change_is_refused() -> None:
     with pytest.raises(ValueError, match="'moved' is not a file change"):
         events.FileEvent("moved", Path("x"))  # type: ignore[arg-type]  # that is the point
 

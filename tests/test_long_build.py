@@ -47,7 +47,7 @@ class Builder:
     ],
     ids=["Ctrl+C", "the prompt", "the webhook"],
 )
-async def test_it_delays_nothing_else(clock: Clock, recorder: Recorder, event: Topical) -> None:
+async def test_a_build_delays_nothing_else(clock: Clock, recorder: Recorder, event: Topical) -> None:
     router, build = Router(), Builder()
     files, others = ManualSource("files"), ManualSource("others")
     router.add_source(files)

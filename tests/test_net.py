@@ -20,13 +20,13 @@ def test_anything_else_may_be_reached_by_others(host: str) -> None:
 
 
 @pytest.mark.parametrize("port", [-1, 65_536])
-def test_a_port_that_there_cannot_be_is_refused(port: int) -> None:
+def test_an_impossible_port_is_refused(port: int) -> None:
     with pytest.raises(ValueError, match=f"port={port} is out of range; give 1 to 65535, or 0"):
         check_port(port)
 
 
 @pytest.mark.parametrize("port", [0, 1, 65_535])
-def test_any_other_is_taken(port: int) -> None:
+def test_any_other_port_is_accepted(port: int) -> None:
     check_port(port)
 
 

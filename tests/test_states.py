@@ -40,7 +40,7 @@ def light(**settings: Any) -> Machine[Light]:
 
 
 @given(st.lists(st.sampled_from(Light)))
-def test_it_is_never_where_its_table_does_not_lead(targets: list[Light]) -> None:
+def test_a_machine_enters_only_states_that_its_table_allows(targets: list[Light]) -> None:
     machine = light(history=1000)
     for target in targets:
         before = machine.state

@@ -72,7 +72,7 @@ class Flows:
     ) -> None:
         if store is not None and path is not None:
             raise ValueError(f"give either a path or a store, not both; got {path!r} and store={store!r}")
-        #: The store of flows.
+        #: The store that contains the flows.
         self.store: Store = _store_at(path, durable=durable) if store is None else store
         #: The processes that have this store open.
         self.presence: Presence = self.store.presence()
@@ -141,7 +141,7 @@ class Flows:
         return self._registry.unfinished
 
     def state(self) -> FlowsState:
-        """Return a record of the store and the unfinished runs."""
+        """Return a record of the store and of the unfinished runs."""
         return FlowsState(repr(self.store), tuple(run.info() for run in self.runs))
 
     def start(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # the natural name
@@ -173,7 +173,7 @@ class Flows:
         return self._start(flow, id, store, same=True)
 
     def repeat(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # the natural name
-        """Start a flow for an event. If the event arrives again, the first values are used."""
+        """Start a flow for an event. If the event arrives again, use the values from its first arrival."""
         return self._start(flow, id, store, same=False)
 
     def _start(self, flow: Item, id: str | None, store: dict[str, Any], *, same: bool) -> Run:  # noqa: A002  # the natural name
@@ -186,7 +186,7 @@ class Flows:
                 raise FlowError(f"the id {id!r} belongs to a flow {known.name!r}, not {plan.name!r}; give another id")
             if same and store:
                 self._loader.check_values(known.id, self.codec.encode(store), known.given)
-            if known.stopped or known.state is FlowState.PENDING:  # that is after a reset, if the flow does not run
+            if known.stopped or known.state is FlowState.PENDING:  # the run was reset and does not run
                 known.proceed()
             return known
         _check_values(plan, store)
@@ -378,7 +378,7 @@ class RunRegistry:
     # -- recovery -----------------------------------------------------------------------------------------------------
 
     def remember(self, flow: Item) -> None:
-        """Recover this flow too when another process requests a recovery."""
+        """Remember ``flow``, so that it is recovered too when another process requests a recovery."""
         self._known[flow.name] = flow
 
     async def recover(self, *flows: Item) -> list[Run]:
@@ -394,7 +394,7 @@ class RunRegistry:
             rows = await store.flows(name=plan.name, states=_UNFINISHED)
             with_job = await store.jobs(presence).unfinished([row.id for row in rows])
             rows = [row for row in rows if row.id not in with_job]
-            # The checks run concurrently, because each of them may have to wait.
+            # The checks run concurrently, because each may have to wait for a process.
             await asyncio.gather(*[presence.is_gone(owner) for owner in {row.owner for row in rows} - {""}])
             runs += [self.start(plan, row) for row in rows if await self._is_left(row)]
         return runs

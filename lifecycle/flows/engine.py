@@ -4,8 +4,8 @@ The first phase is RESUMING. SCHEDULING, WAITING and ANALYZING follow and repeat
 announced, and before it causes a function call. A phase that calls no function shares a transaction with the next
 phase: RESUMING with the first SCHEDULING, ANALYZING with the next SCHEDULING, and the last ANALYZING with the flow's
 SUCCESS. A flow with one task needs two transactions. If the flow is suspended before the changes from a SCHEDULING
-phase are announced, those changes are deleted from the store and none of their steps starts. The module `decisions`
-makes the decisions.
+phase are announced, the engine deletes those changes from the store and starts none of their steps. The module
+`decisions` makes the decisions.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _log = logging.getLogger("lifecycle.flows")
 _CANCELLED: Any = object()
 #: Seconds to wait for a cancelled function to end.
 _CANCEL_TIMEOUT = 5.0
-#: Maximum number of plain functions that run at the same time, each in a thread.
+#: The maximum number of plain functions that run at the same time, each in a thread.
 THREADS = 32
-#: Maximum seconds until a flow stops after its tasks are cancelled. They include the wait for tasks that do not end,
-#: and the time to write results.
+#: The maximum time in seconds until a flow stops after its tasks are cancelled. It includes the wait for tasks that do
+#: not end, and the time to write results.
 STOP_MARGIN = _CANCEL_TIMEOUT + 2.0
 
 
@@ -80,14 +80,14 @@ class Engine:
         self.changed: Condition = Condition()
         #: Called with each change after it is stored, in order. An error raised by a listener stops the engine.
         self.listeners: list[Callable[[Change], object]] = []
-        #: Called with each state of the engine, before the phase for that state runs.
+        #: Called with each state that the engine enters, before the phase for that state runs.
         self.watchers: list[Callable[[EngineState], object]] = []
         #: Called after events that tasks have sent are stored.
         self.on_sent: Callable[[], object] | None = None
         self._sender = self if sender is None else sender
-        # The state machine for the flow. It changes state when the change is announced.
+        # The flow's state machine. It changes state when the change is announced.
         self.flow: Machine[FlowState] = FLOWS.machine(self.id, self.scheduler.state)
-        # The state machines for the steps, by name.
+        # The steps' state machines, by name.
         self.steps: dict[str, Machine[StepState]] = {
             node.name: node.table.machine(node.name, node.state) for node in self.scheduler.steps
         }
@@ -109,7 +109,7 @@ class Engine:
             await self._flush()
 
     async def reset(self) -> None:
-        """Delete all results.
+        """Delete all results, so that the flow can run again from the start.
 
         Raises:
             InvalidState: if the flow is neither PENDING nor ended.
@@ -157,7 +157,7 @@ class Engine:
         return moved
 
     def error(self) -> BaseException | None:
-        """Return the error or exception group that the flow failed with, or None if it did not fail."""
+        """Return the error or exception group that made the flow fail, or None if it did not fail."""
         return self.scheduler.error()
 
     def view(self) -> dict[str, StepView]:
@@ -190,7 +190,7 @@ class Engine:
             scheduling = self.scheduler.may_schedule
 
     async def _schedule(self) -> bool:
-        """Start steps that can run, after storing their changes. Return False if the flow was suspended."""
+        """Store the changes of steps that can run, then start the steps. Return False if the flow was suspended."""
         limit = self._options.concurrency
         before = self._work.pending
         self.scheduler.now = self._clock()
@@ -218,8 +218,8 @@ class Engine:
         if self._work.is_open:
             await self._flush()
         if self._executor and self._executor.finished:
-            # Some steps finished immediately because they had nothing to do. Two loop iterations give other fast steps
-            # the chance to finish, so that all of them are written in one transaction.
+            # Some steps had nothing to do and finished immediately. Two loop iterations give other fast steps the
+            # chance to finish, so that one transaction contains all of them.
             for _ in range(2):
                 await asyncio.sleep(0)
         while self._executor and not self._executor.finished:
@@ -240,14 +240,14 @@ class Engine:
         self.scheduler.find_ready()
         if self.scheduler.may_schedule:
             return
-        # The changes of a SUCCESS are written together with the end of the flow. Those of a REVERTED flow are written
-        # before it. A REVERTED flow that runs again begins from the start, so without this extra write, a crash could
-        # cause a second revert.
+        # The last changes are written together with the flow's end if the flow ends with SUCCESS, but before the end
+        # if it ends as REVERTED. A REVERTED flow that runs again begins from the start, so without this extra write, a
+        # crash could cause a second revert.
         if self._executor.is_busy or self.scheduler.ending() is not FlowState.SUCCESS:
             await self._flush()
 
     async def _end(self) -> FlowState:
-        """Store the end of the flow together with earlier changes, and return the flow's state."""
+        """Store the flow's end together with earlier changes, and return the flow's state."""
         before = self._work.pending
         state = self.scheduler.end()
         changes = await self._commit()
@@ -264,18 +264,18 @@ class Engine:
     def _encode(self, outcome: Any) -> StepResult | Failure:
         try:
             return StepResult(*keep(self._codec, outcome))
-        except Exception as error:  # noqa: BLE001  # a result that cannot be kept is a failure of its task
+        except Exception as error:  # noqa: BLE001  # a result that cannot be stored is its task's failure
             return Failure.of(error)
 
     async def _encode_large(self, call: Call, outcome: Any) -> StepResult | Failure:
         """Encode a large result in a thread. Decode a copy only if the value is needed in memory."""
         try:
             text = await self._threads.call(partial(self._codec.encode, outcome))
-            # Listeners and retries need the value in memory. A custom codec may fail to decode, which must be detected
-            # here.
+            # Listeners and retries need the value in memory. A custom codec may fail to decode its own output, which
+            # must be detected here.
             decodes = self._has_listeners or call.node.kind == "retry" or type(self._codec) is not JSON
             value = await self._threads.call(partial(self._codec.decode, text)) if decodes else NOTHING
-        except Exception as error:  # noqa: BLE001  # as above
+        except Exception as error:  # noqa: BLE001  # a failure of the task
             return Failure.of(error)
         return StepResult(text, value)
 
@@ -341,7 +341,7 @@ class _Running:
 
 
 _RUNNING: ContextVar[_Running] = ContextVar("lifecycle_flow_task")
-#: Maximum number of characters in a topic, the same as in a router.
+#: The maximum number of characters in a topic, the same as in a router.
 _LONGEST_TOPIC = 1024
 
 
@@ -387,22 +387,22 @@ def _is_topic(topic: object) -> bool:
 
 
 class Executor:
-    """Runs the functions of one flow, each in its own task, and collects their results."""
+    """Runs one flow's functions, each in a separate task, and collects their results."""
 
     def __init__(self, flow: str, codec: Codec, threads: LoopThreads, sender: object = None) -> None:
         self._flow, self._codec, self._threads = flow, codec, threads
-        # The sender passed to hooks.
+        # The sender that hooks receive.
         self._sender = sender
         self._running: dict[asyncio.Task[Any], Call] = {}
         #: Finished calls that are not analyzed yet, each with its result, a `Failure` or `_CANCELLED`.
         self.finished: list[tuple[Call, Any]] = []
         #: Set when a function finishes or the flow is suspended.
         self.changed: Final = asyncio.Event()
-        # Set when the flow is suspended. A step that waits for its next attempt then stops waiting.
+        # Set when the flow is suspended, to end the wait of steps for their next attempts.
         self._suspended = asyncio.Event()
-        # True after the tasks were cancelled.
+        # True after the engine has cancelled its tasks.
         self._cancelling = False
-        # The tasks that did not end. Their results are ignored.
+        # The cancelled tasks that have not ended. Their results are ignored.
         self._abandoned: set[asyncio.Task[Any]] = set()
         self._timers: list[asyncio.TimerHandle] = []
 
@@ -482,7 +482,7 @@ class Executor:
                 raise
             raise _too_long(step.name, seconds) from None
         if step.function.in_thread and limit.expired():
-            # A thread cannot be stopped, so a result can arrive after the timeout.
+            # A thread cannot be stopped, so its result can arrive after the timeout.
             raise _too_long(step.name, seconds)
         return result
 
@@ -491,8 +491,7 @@ class Executor:
         if call is None:
             self._abandoned.discard(task)
             if not task.cancelled():
-                # Mark the error as retrieved, so that asyncio does not log it. The step was abandoned, so the error is
-                # ignored.
+                # The step was abandoned, so its error is ignored. Reading the error prevents asyncio from logging it.
                 task.exception()
             return
         if task.cancelled():
@@ -509,7 +508,7 @@ class Executor:
     # -- stopping -----------------------------------------------------------------------------------------------------
 
     def suspend(self, cancel_after: float | None) -> None:
-        """Stop waiting for next attempts, and cancel running functions after ``cancel_after`` seconds if it is given.
+        """Stop waiting for next attempts. With ``cancel_after``, cancel running functions after that many seconds.
 
         If a cancelled function does not end within a few seconds, its result is ignored.
         """
@@ -539,7 +538,7 @@ class Executor:
             self._abandon(task, Failure.of(_too_long(call.node.name, seconds)))
 
     def _abandon(self, task: asyncio.Task[Any], outcome: Any) -> None:
-        """Finish the call that ``task`` runs with ``outcome``, and ignore the task's own result."""
+        """Use ``outcome`` as the result of the call that ``task`` runs, and ignore the task's own result."""
         call = self._running.pop(task)
         self._abandoned.add(task)
         if _function(call).in_thread:

@@ -1,7 +1,7 @@
-"""`Outbox`: delivers events sent by tasks. Each event is stored together with the success of its task.
+"""`Outbox`: delivers the events that tasks send. Each event is stored together with its task's success.
 
 Several processes may deliver events from the same store. A process takes a lease on an event, renews the lease during
-the delivery, and deletes the event after it is handled. If the process ends earlier, a different process delivers the
+the delivery, and deletes the event after it is handled. If the process ends earlier, another process delivers the
 event. An event may therefore be delivered twice, with the same id.
 """
 
@@ -31,16 +31,16 @@ __all__ = ["SENT", "Outbox", "SentEvent"]
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: Message: an event may be waiting for delivery.
+#: The message that an event may be waiting for delivery.
 SENT = "sent"
 
 #: Seconds until a lease on an event expires.
 _LEASE = 10.0
-#: Maximum number of events that are being delivered at the same time.
+#: The maximum number of events that are being delivered at the same time.
 _ROOM = 64
-#: Seconds after which the store is checked without a message.
+#: Seconds after which the store is checked even if no message has arrived.
 _LOOK = 5.0
-#: Number of deliveries without a result after which an event may be the cause of crashes and is delivered alone.
+#: After this many deliveries without a result, an event may be the cause of crashes and is delivered alone.
 _SUSPECT = 20
 #: The delay after a failed delivery.
 _AGAIN = Backoff(initial=0.5, maximum=60.0)
@@ -48,11 +48,11 @@ _AGAIN = Backoff(initial=0.5, maximum=60.0)
 
 @dataclass(frozen=True, slots=True)
 class SentEvent:
-    """An event sent by a task."""
+    """An event that a task has sent."""
 
     topic: str
     data: Any
-    #: The event's id, which is the same for each delivery.
+    #: The event's id, which is the same for every delivery.
     id: str
 
 
@@ -83,7 +83,7 @@ class Outbox:
         self._flows, self._max_attempts = flows, max_attempts
         self._store = flows.store.outbox()
         self._news = asyncio.Event()
-        # The tasks that wait for deliveries to end, by event number.
+        # The tasks that wait for the end of each delivery, by event number.
         self._under_way: dict[int, asyncio.Task[None]] = {}
         # The results to write, by event number: True if delivered, False to end the lease, or a record of the failure.
         self._ended: dict[int, bool | FailedDelivery] = {}
@@ -116,7 +116,7 @@ class Outbox:
 
     async def settle(self) -> None:
         """Write the results of deliveries, and end the leases on events whose delivery has not ended."""
-        # The result of an ended delivery arrives in the next loop iteration.
+        # The result of a delivery that has just ended arrives in the next loop iteration.
         await asyncio.sleep(0)
         for task in self._under_way.values():
             task.cancel()
@@ -147,11 +147,11 @@ class Outbox:
     async def _claim(self, limit: int) -> list[OutboxRow]:
         now = self._now()
         rows = await self._store.take(limit, now=now, until=now + _LEASE)
-        # Our own leases may have expired while the loop was blocked or the store could not be written.
+        # This process's leases may have expired while the loop was blocked or the store could not be written.
         return [row for row in rows if row.number not in self._under_way and row.number not in self._ended]
 
     async def _idle(self) -> None:
-        """Wait until no delivery is running, but no longer than a lease, so that others are not blocked."""
+        """Wait until no delivery is running, but no longer than a lease, so that other events are not blocked."""
         if self._under_way:
             await asyncio.wait(list(self._under_way.values()), timeout=_LEASE)
 
@@ -176,7 +176,7 @@ class Outbox:
         try:
             await delivery
             self._ended[row.number] = True
-        except Exception as error:  # noqa: BLE001  # whatever it is, the event is delivered again
+        except Exception as error:  # noqa: BLE001  # after any error, the event is delivered again
             self._fail(row, error)
         except asyncio.CancelledError:
             self._ended[row.number] = False
@@ -197,7 +197,7 @@ class Outbox:
         delay = _AGAIN.delay(failures - 1)
         _log.warning("%r from %s is delivered again in %.1f s: %s", row.topic, row.id, delay, reason)
         self._ended[row.number] = FailedDelivery(row.number, failures, storable(error_text(error)), self._now() + delay)
-        # After a longer delay, the regular check finds the event.
+        # If the delay is longer, the regular check finds the event.
         if delay < _LOOK:
             asyncio.get_running_loop().call_later(delay, self._news.set)
 

@@ -34,13 +34,13 @@ __all__ = ["JOBS_TO_CLAIM", "Job", "JobQueue", "JobQueueState", "jobs_of"]
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: Message: a job for any flow may be available.
+#: The message that a job for any flow may be available.
 JOBS_TO_CLAIM = "jobs"
-#: Maximum length of a flow's name in a message.
+#: The maximum length of a flow's name in a message.
 _LONGEST = 100
-#: Seconds after which a process that waits for a job checks the job's state without having received a message.
+#: Seconds after which a process that waits for a job checks the job's state even if no message has arrived.
 _LOOK = 5.0
-#: Number of rows converted to jobs per loop iteration.
+#: The number of rows that are converted to jobs per loop iteration.
 _PAGE = 1000
 _BACKOFF = Backoff(initial=1.0, maximum=300.0)
 
@@ -69,7 +69,7 @@ class Job:
 
     @classmethod
     def claimed(cls, queue: JobQueue, row: JobRow) -> Job:
-        """Return a job that was just claimed, and announce the change of its state."""
+        """Return a job that this process has just claimed, and announce the change of its state."""
         job = cls(queue, row._replace(state=JobState.UNCLAIMED))
         job.see(row)
         return job
@@ -87,47 +87,47 @@ class Job:
 
     @property
     def id(self) -> str:
-        """Id of the job and its flow."""
+        """The id of the job and of its flow."""
         return self._row.id
 
     @property
     def flow(self) -> str:
-        """Name of the flow."""
+        """The flow's name."""
         return self._row.flow
 
     @property
     def priority(self) -> Priority:
-        """Priority of the job."""
+        """The job's priority."""
         return PRIORITIES[self._row.rank]
 
     @property
     def state(self) -> JobState:
-        """State of the job."""
+        """The job's state."""
         return self._machine.state
 
     @property
     def owner(self) -> str | None:
-        """Name of the owner, or None if the job is not claimed."""
+        """The owner's name, or None if the job is not claimed."""
         return self._row.owner or None
 
     @property
     def attempts(self) -> int:
-        """Number of claims that count as attempts."""
+        """The number of claims that count as attempts."""
         return self._row.attempts
 
     @property
     def outcome(self) -> str:
-        """State in which the flow ended, or ``discarded``. Empty until the job is complete."""
+        """The state in which the flow ended, or ``discarded``. Empty until the job is complete."""
         return self._row.outcome
 
     @property
     def error(self) -> str:
-        """The last error. Empty if there was none."""
+        """The last error, or an empty string if there was none."""
         return self._row.error
 
     @property
     def store(self) -> dict[str, Any]:
-        """Values with which the flow is started."""
+        """The values with which the flow starts."""
         values: dict[str, Any] = self._queue.flows.codec.decode(self._row.store)
         return values
 
@@ -145,11 +145,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobQueueState:
-    """State of a `JobQueue`."""
+    """The state of a `JobQueue`."""
 
-    #: Store of the jobs.
+    #: The store that contains the jobs.
     name: str
-    #: Number of jobs in each state except COMPLETE. Empty before the first count.
+    #: The number of jobs in each state except COMPLETE. Empty before the first count.
     depths: dict[str, int]
     kind: str = "queue"
 
@@ -185,7 +185,7 @@ class JobQueue:
 
     @property
     def store(self) -> JobStore:
-        """The store of the jobs.
+        """The store that contains the jobs.
 
         Raises:
             FlowError: if the `Flows` are not open.
@@ -195,7 +195,7 @@ class JobQueue:
 
     @cached_property
     def now(self) -> Callable[[], float]:
-        """Return seconds since the epoch, by the clock that all processes with this store share."""
+        """A function that returns seconds since the epoch, by the clock that all processes with this store share."""
         return clock_of(self.flows.store)
 
     def state(self) -> JobQueueState:
@@ -203,7 +203,8 @@ class JobQueue:
         self.count.renew()
         return JobQueueState(repr(self.flows.store), dict(self.count.figures))
 
-    # -- for the caller that has work ----------------------------------------------------------------------------------
+    # -- for code that adds jobs
+    # ---------------------------------------------------------------------------------------
 
     async def enqueue(
         self,
@@ -438,10 +439,10 @@ class JobQueue:
         return Claim(owner, self.flows.presence.token, now, until)
 
     async def _end(self, job: Job, who: str | None, change: Callable[[JobRow], JobRow]) -> None:
-        """End a claim by writing the row that ``change`` returns."""
+        """End a claim, by writing the row that ``change`` returns."""
         owner = self.flows.presence.name if who is None else who
         while not await self._write(job, owner, change(job.row)):
-            # A different process may have claimed the job with the same owner name, so the stored row is used.
+            # Another process may have claimed the job with the same owner name, so only the stored row is reliable.
             found = await self._row(job.id)
             _check(found, JobState(change(found).state))
             if found.owner != owner:
@@ -452,7 +453,7 @@ class JobQueue:
         self.flows.presence.notify(_end_of(job.id) if job.state is JobState.COMPLETE else jobs_of(job.flow))
 
     async def _write(self, job: Job, owner: str, row: JobRow) -> bool:
-        """Write ``row``. Return False if, in the row that was last read, ``owner`` does not have the claim."""
+        """Write ``row``. Return False if ``owner`` does not have the claim in the row that was last read."""
         old = job.row
         if (old.state, old.owner) != (JobState.CLAIMED, owner):
             return False
@@ -469,7 +470,7 @@ class JobQueue:
 
 
 def _log_discarded(row: JobRow) -> None:
-    from lifecycle._masking import masked  # few jobs are discarded
+    from lifecycle._masking import masked  # rarely needed
 
     tries = f"{row.attempts} attempt{'s'[: row.attempts != 1]}"
     _log.warning(
@@ -478,7 +479,7 @@ def _log_discarded(row: JobRow) -> None:
 
 
 def _rank_of(priority: str) -> int:
-    """Return the rank of a priority, which is 0 for the highest priority.
+    """Return a priority's rank, which is 0 for the highest priority.
 
     Raises:
         ValueError: if the priority is unknown.
@@ -486,11 +487,11 @@ def _rank_of(priority: str) -> int:
     try:
         return PRIORITIES.index(Priority(priority))
     except ValueError:
-        raise ValueError(f"priority={priority!r} is not known; give one of {', '.join(PRIORITIES)}") from None
+        raise ValueError(f"priority must be one of {', '.join(PRIORITIES)}, got {priority!r}") from None
 
 
 def _check(row: JobRow, state: JobState) -> None:
-    """Raise an error if the job cannot change to ``state``, or already has it."""
+    """Raise an error if the job cannot change to ``state``, or is already in that state."""
     if not JOBS.check(row.id, JobState(row.state), state):
         whose = f" by {row.owner}" if row.owner else ""
         raise InvalidState(f"job {row.id!r} is already {row.state}{whose}")

@@ -42,13 +42,13 @@ __all__ = [
     "taken",
 ]
 
-#: Maximum number of characters stored from a traceback, counted from its end.
+#: The maximum number of characters stored from a traceback, counted from its end.
 _TRACEBACK_KEPT = 8000
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error raised by a task, a retry or a revert; ``type`` is the name of the error's class."""
+    """An error raised by a task, a retry or a revert. ``type`` is the name of the error's class."""
 
     type: str
     message: str
@@ -61,7 +61,7 @@ class Failure:
         """Return a failure that describes ``error``."""
         try:
             text = "".join(tracebacks.format_exception(error))
-        except Exception:  # noqa: BLE001  # as `message_of`
+        except Exception:  # noqa: BLE001  # repr() may raise anything
             text = ""
         return cls(type(error).__name__, message_of(error), text[-_TRACEBACK_KEPT:], error)
 
@@ -88,18 +88,18 @@ class Failure:
 
 
 class Change(NamedTuple):
-    """A change of state, which is announced after it is stored."""
+    """A change of state, which is stored before it is announced."""
 
     #: ``flow``, ``task`` or ``retry``.
     kind: str
     name: str
     old: str
     new: str
-    #: The result, or the `Failure`.
+    #: The step's result, or the `Failure`.
     result: Any = None
     #: ``restarted`` (runs again after a crash; `old` equals `new`), ``cancelled``, ``reset``, or empty.
     reason: str = ""
-    #: Number of times the step was started.
+    #: The number of times that the step was started.
     attempt: int = 0
     #: The id of the flow, and the number of the change within the flow.
     flow: str = ""
@@ -116,15 +116,15 @@ class Change(NamedTuple):
 class TaskContext(NamedTuple):
     """A running task, retry or revert."""
 
-    #: The id of the flow.
+    #: The flow's id.
     flow: str
     #: The name of the task or retry.
     name: str
-    #: Number of times the step was started, including this time. It is above 1 after a failed attempt or a crash.
+    #: The number of times that the step was started, including this time. It is above 1 after a failed attempt or a
+    #: crash.
     attempt: int
     #: An idempotency key for effects that must happen once: pass it to the service that performs them. The key stays
-    #: the same for all attempts, until the task is known to be reverted: its revert has succeeded, or the flow was
-    #: reset.
+    #: the same for all attempts, until the task's revert has succeeded or the flow was reset.
     key: str
     #: True if the task is being reverted.
     reverting: bool = False
@@ -136,9 +136,9 @@ class StepView(NamedTuple):
     kind: str
     state: StepState = StepState.PENDING
     intention: Intention = Intention.EXECUTE
-    #: Number of times the step was started.
+    #: The number of times that the step was started.
     attempt: int = 0
-    #: The error of its execution or its revert, or empty.
+    #: The error from the step's execution or its revert, or an empty string.
     error: str = ""
 
 
@@ -146,24 +146,24 @@ class StepView(NamedTuple):
 class ItemInfo:
     """A task, a retry, or a nested flow.
 
-    The items of a flow are in their order of execution, each with the items directly after it, so this record is enough
-    to draw a diagram.
+    A flow's items are in their order of execution, and each item refers to the items directly after it. This record is
+    therefore enough to draw a diagram.
     """
 
     name: str
     #: ``task``, ``retry``, or for a flow ``linear``, ``unordered`` or ``graph``.
     kind: str
-    #: The state of a task or a retry; empty for a nested flow.
+    #: The state of a task or a retry, or an empty string for a nested flow.
     state: str = ""
-    #: The next action on it.
+    #: The next action on the item.
     intention: str = ""
-    #: Number of times the step was started.
+    #: The number of times that the step was started.
     attempt: int = 0
-    #: The error of its execution or its revert.
+    #: The error from the item's execution or its revert.
     error: str = ""
-    #: The retry of a flow, if any, then its items, each after the items that it waits for.
+    #: The flow's retry, if it has one, then its items. Each item comes after the items that it waits for.
     items: tuple[ItemInfo, ...] = ()
-    #: For each item, the places of the items directly after it.
+    #: For each item, the indexes of the items directly after it.
     follow: tuple[tuple[int, ...], ...] = ()
 
     def counts(self) -> dict[str, int]:
@@ -185,7 +185,7 @@ class RunInfo:
     id: str
     name: str
     state: str
-    #: The error that stopped it, other than a failed task or a suspension.
+    #: The error that stopped the run, other than a failed task or a suspension.
     error: str
     #: The flow itself, or its single task.
     root: ItemInfo
@@ -195,7 +195,7 @@ class RunInfo:
 class FlowsState:
     """A snapshot of a `Flows`."""
 
-    #: The store of the flows.
+    #: The store that contains the flows.
     store: str
     #: The unfinished runs, in start order.
     runs: tuple[RunInfo, ...] = field(default=())
@@ -212,18 +212,19 @@ class StepRow(NamedTuple):
     kind: str
     state: str = "PENDING"
     intention: str = "EXECUTE"
-    #: Number of times it was started, reverts excluded.
+    #: The number of times that the step was started, reverts excluded.
     attempt: int = 0
-    #: Number of times it was started from the beginning: after a crash or a cancellation the same round continues.
+    #: The number of times that the step was started from the beginning. After a crash or a cancellation, the same round
+    #: continues.
     round: int = 0
     result: str | None = None
     failure: str | None = None
     revert_failure: str | None = None
-    #: The values of a retry in each attempt, and the failures of that attempt.
+    #: A retry's values in each attempt, and the failures of that attempt.
     history: str | None = None
     #: The last round that was undone by a successful revert or a reset. The idempotency key is derived from it.
     undone: int = 0
-    #: The end of a retry's wait before its next attempt, by the clock of the store; otherwise 0.
+    #: The end of a retry's wait before its next attempt, by the store's clock; otherwise 0.
     due: float = 0.0
 
 
@@ -231,7 +232,7 @@ class FlowRow(NamedTuple):
     """The stored row of a flow."""
 
     id: str
-    #: The name of its definition.
+    #: The name of the flow's definition.
     name: str
     state: str = "PENDING"
     #: Incremented each time a process takes the flow. Writes with an older epoch are rejected.
@@ -242,9 +243,9 @@ class FlowRow(NamedTuple):
     seq: int = 0
     #: The encoded values that the flow was started with.
     store: str = "{}"
-    #: The error that stopped it, other than a failed task or a suspension.
+    #: The error that stopped the flow, other than a failed task or a suspension.
     error: str = ""
-    #: Time of the last change of its state, in seconds since the epoch.
+    #: The time at which the flow's state last changed, in seconds since the epoch.
     at: float = 0.0
 
 
@@ -256,20 +257,20 @@ class Snapshot(NamedTuple):
 
 
 class OutboxRow(NamedTuple):
-    """The stored row of an event sent by a task, until the event is delivered."""
+    """The stored row of an event that a task has sent. It is deleted when the event has been delivered."""
 
     id: str
     topic: str
     #: The event's encoded data.
     data: str
-    #: The number in order, assigned by the store.
+    #: The row's sequence number, which the store assigns.
     number: int = 0
     #: Number of failed deliveries, and the last error.
     failures: int = 0
     error: str = ""
 
 
-#: The error of an event while its last delivery has no result. An empty error together with a lease means the same.
+#: The error of an event whose last delivery has no result. A lease with an empty error means the same.
 UNENDED = "its delivery began and never ended"
 
 
@@ -288,7 +289,7 @@ class FailedDelivery(NamedTuple):
     number: int
     failures: int
     error: str
-    #: Time of the next delivery; None makes the event a dead letter.
+    #: The time of the next delivery. None makes the event a dead letter.
     until: float | None
 
 
@@ -302,12 +303,12 @@ class Batch(NamedTuple):
     at: float
     steps: list[StepRow]
     changes: list[Change]
-    #: None leaves the stored values unchanged.
+    #: The values to store. None leaves the stored values unchanged.
     store: str | None = None
     error: str = ""
-    #: The events sent by successful steps.
+    #: The events that successful steps have sent.
     sent: Sequence[OutboxRow] = ()
-    #: Stored changes with this number or a higher one are deleted; 0 deletes none.
+    #: The number of the first stored change to delete, together with all later ones. 0 deletes none.
     taken_back: int = 0
 
 
@@ -318,7 +319,7 @@ DISCARDED = "discarded"
 
 
 class Priority(StrEnum):
-    """The priority of a job. Among jobs with the same priority, the oldest is first."""
+    """A job's priority. Among jobs with the same priority, the oldest is claimed first."""
 
     VERY_HIGH = "very_high"
     HIGH = "high"
@@ -327,48 +328,48 @@ class Priority(StrEnum):
     VERY_LOW = "very_low"
 
 
-#: Highest priority first.
+#: The priorities, highest first.
 PRIORITIES = list(Priority)
 
 
 class JobRow(NamedTuple):
-    """The stored row of a job; times are in seconds since the epoch."""
+    """A job's stored row. Times are in seconds since the epoch."""
 
     id: str
-    #: The name of its flow; the flow's id is the job's id.
+    #: The flow's name. The flow's id is the job's id.
     flow: str
-    #: The rank of its priority.
+    #: The rank of the job's priority.
     rank: int
     #: The encoded values that the flow starts with.
     store: str
-    #: Time when the job was enqueued.
+    #: The time at which the job was enqueued.
     enqueued: float
-    #: Maximum number of claims before the job is discarded.
+    #: The maximum number of claims before the job is discarded.
     max_attempts: int
-    #: The number in order, assigned by the store.
+    #: The row's sequence number, which the store assigns.
     number: int = 0
     state: str = "UNCLAIMED"
-    #: The name of its owner, and the owner's process, as a token of `Presence`.
+    #: The owner's name, and the owner's process as a token of `Presence`.
     owner: str = ""
     token: str = ""
     #: Incremented by each claim. A write with an older epoch is rejected.
     epoch: int = 0
-    #: Time when the claim expires.
+    #: The time at which the claim expires.
     until: float = 0.0
-    #: Number of claims.
+    #: The number of claims that count as attempts.
     attempts: int = 0
-    #: Time before which the job can only be claimed by its id.
+    #: The time at which the job becomes due. Before that, it can only be claimed by its id.
     due: float = 0.0
-    #: The state in which its flow ended, or ``discarded``.
+    #: The state in which the job's flow ended, or ``discarded``.
     outcome: str = ""
     #: The job's last error.
     error: str = ""
-    #: Time when the job was completed.
+    #: The time at which the job was completed.
     ended: float = 0.0
 
 
 class Claim(NamedTuple):
-    """The owner of a claim, its process, and the start and end of the claim."""
+    """The owner of a claim, the owner's process, and the start and end of the claim."""
 
     owner: str
     token: str

@@ -44,9 +44,9 @@ __all__ = ["FlowLoader", "Run", "run_info", "step_view"]
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: Seconds between checks of a flow in a different process. Usually, a message from that process arrives earlier.
+#: Seconds between checks of a flow that another process runs. Usually, a message from that process arrives earlier.
 _POLLING = Backoff(initial=0.1, maximum=5.0)
-#: Maximum number of engine states kept for a slow watcher. Older states are dropped.
+#: The maximum number of engine states stored for a slow watcher. Older states are dropped.
 _BACKLOG = 1000
 _FAILED = (StepState.FAILURE, StepState.REVERT_FAILURE)
 
@@ -102,10 +102,10 @@ class FlowLoader:
             raise FlowError(f"flow {id!r} was started with different values: {kept}, not {given}; give another id")
 
     async def take(self, snapshot: Snapshot) -> Snapshot:
-        """Take the flow in ``snapshot`` for this process.
+        """Take the flow in ``snapshot`` for this process, and return the new snapshot.
 
         Raises:
-            ClaimLost: if another process took it first.
+            ClaimLost: if another process took the flow first.
         """
         flow = snapshot.flow
         return await self.store.take(flow.id, self.presence.token, seen=flow.epoch)
@@ -170,11 +170,11 @@ class Run:
         self._plan, self._row, self._loader = plan, row, loader
         # True if a flow that is already stored with this id must have the same values.
         self._same = same
-        # Set to check again whether a different process still has the flow.
+        # Set to check again whether another process still has the flow.
         self._look_again = asyncio.Event()
-        # True if a different process waits for this run to stop.
+        # True if another process waits for this run to stop.
         self._followed = False
-        # Called when the run starts and when it stops.
+        # This function is called when the run starts and when it stops.
         self._on_change = on_change
         self._engine: Engine | None = None
         # True if this process has taken the flow and may write it.
@@ -184,7 +184,7 @@ class Run:
         self._task: asyncio.Task[None] | None = None
         # The error that stopped the run, other than a failed task.
         self._error: BaseException | None = None
-        # A tuple with the ``cancel_after`` of a request to suspend; None without such a request.
+        # The ``cancel_after`` of a request to suspend, in a tuple, or None if there was no request.
         self._suspend_after: tuple[float | None] | None = None
         # Notified after any change.
         self._changed = Condition()
@@ -200,12 +200,12 @@ class Run:
 
     @property
     def state(self) -> FlowState:
-        """The stored state of the flow."""
+        """The flow's stored state."""
         return FlowState(self._row.state) if self._engine is None else self._engine.flow.state
 
     @property
     def engine_state(self) -> EngineState:
-        """The phase of the engine."""
+        """The engine's current phase."""
         return EngineState.UNDEFINED if self._engine is None else self._engine.machine.state
 
     @property
@@ -220,7 +220,7 @@ class Run:
 
     @property
     def running(self) -> bool:
-        """True if the flow runs in the background or is about to."""
+        """True if the flow is running in the background or about to run."""
         return self._task is not None and not self._task.done()
 
     @property
@@ -239,7 +239,7 @@ class Run:
         return self.stopped and not self._stored
 
     def info(self) -> RunInfo:
-        """Return a record of the run and its flow's structure, which `lifecycle.observe.mermaid.flow` can draw."""
+        """Return a record of the run and its flow's structure. `lifecycle.observe.mermaid.flow` can draw the record."""
         error = "" if self._error is None else error_text(self._error)
         return run_info(self._plan.flow, self._row._replace(state=self.state, error=error), self.steps)
 
@@ -257,7 +257,7 @@ class Run:
         if (error := self._engine.error()) is not None:
             raise error
         if self.state is not FlowState.SUCCESS:
-            raise FlowError(f"flow {self.id!r} is {self.state}: {self._row.error or 'its error is not known'}")
+            raise FlowError(f"flow {self.id!r} is {self.state}: {self._row.error or 'the error is unknown'}")
         return self._engine.scheduler.values.provided()
 
     async def __aiter__(self) -> AsyncGenerator[Change, None]:
@@ -346,7 +346,7 @@ class Run:
         self._notify()
 
     async def again(self, flow: Item | None = None) -> None:
-        """Run the flow again in the background, without its finished steps; a reverted flow starts from the beginning.
+        """Run the flow again in the background, without its finished steps. A reverted flow starts from the beginning.
 
         If ``flow`` is given, it replaces the flow's definition. Tasks with a known name keep their state, and new tasks
         run.
@@ -370,7 +370,7 @@ class Run:
         await self.abandon(FlowError(left))
 
     async def abandon(self, error: Exception) -> None:
-        """Cancel the running functions immediately, write nothing more, and raise ``error`` in waiting callers."""
+        """Cancel the running functions immediately, write no more changes, and raise ``error`` in waiting callers."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -381,13 +381,13 @@ class Run:
     # -- running ------------------------------------------------------------------------------------------------------
 
     def adopt(self, snapshot: Snapshot) -> None:
-        """Use ``snapshot``, which was taken for this run, as the current state."""
+        """Use ``snapshot``, which this process took for the run, as the current state."""
         self._mine = snapshot.flow.state not in ENDS
         self._stored = True
         self._use(snapshot)
 
     def proceed(self, *, again: bool = False) -> None:
-        """Start or continue in the background. With ``again``, run a flow that has ended too."""
+        """Start or continue in the background. If ``again`` is true, also run a flow that has ended."""
         if self.running:
             return
         self._suspend_after = None
@@ -414,13 +414,13 @@ class Run:
                 self._loader.presence.notify(f"{AT_REST} {self.id}")
 
     def be_followed(self) -> None:
-        """Notify other processes when the run stops."""
+        """Arrange to notify other processes when the run stops."""
         self._followed = True
 
     async def _ready(self, *, again: bool) -> Engine | None:
         """Take the flow if necessary, and return its engine, or None if this process must not run the flow."""
         if self._error is not None:
-            # The state in memory may be ahead of the store.
+            # The state in memory is discarded, because it may be ahead of the store.
             self._engine, self._error = None, None
         if self._engine is None or not self._mine:
             snapshot, self._mine = await self._loader.open(self._row, same=self._same)
@@ -432,7 +432,7 @@ class Run:
         return self._engine if self._mine else None
 
     async def _take(self, snapshot: Snapshot, *, again: bool) -> Snapshot:
-        """Take the flow. If a different live process has it, wait until the flow has ended or this run is suspended."""
+        """Take the flow. If another live process has it, wait until the flow has ended or this run is suspended."""
         loader, presence, tries = self._loader, self._loader.presence, 0
         silences = [presence.listen(news, self._look_again.set) for news in (f"{AT_REST} {self.id}", GONE)]
         try:
@@ -515,7 +515,7 @@ class _Rest:
 
 
 def run_info(flow: Item | None, row: FlowRow, steps: Mapping[str, StepView]) -> RunInfo:
-    """Return a record of the run ``row``.
+    """Return a record of the run that is stored as ``row``.
 
     Without ``flow``, the steps have no order. A step that is missing from ``steps`` has not started.
     """
@@ -527,7 +527,7 @@ def run_info(flow: Item | None, row: FlowRow, steps: Mapping[str, StepView]) -> 
 
 
 def step_view(row: StepRow) -> StepView:
-    """Convert a stored task or retry to a record like those in `Run.steps`."""
+    """Convert a stored task or retry to a record of the kind that `Run.steps` contains."""
     failed = row.revert_failure or row.failure
     error = str(Failure.decode(failed)) if failed else ""
     return StepView(row.kind, StepState(row.state), Intention(row.intention), row.attempt, error)

@@ -1,6 +1,6 @@
 """`Worker`: claims jobs and runs their flows until it is cancelled, then releases its unfinished jobs.
 
-One task claims jobs while slots are free. Each job runs in its own task. A separate task extends the claims.
+One task claims jobs while slots are free. Each job runs in a separate task, and one more task extends the claims.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _log = logging.getLogger("lifecycle.flows")
 _TROUBLE = Backoff(initial=0.1, maximum=30.0)
 #: Errors that would occur again on every attempt.
 _HOPELESS = (MissingDependencies, AmbiguousDependency)
-#: Number of times a claim is extended per lease period.
+#: The number of times that a claim is extended per lease period.
 _OFTEN = 3
-#: Number of attempts per lease period while the store does not respond.
+#: The number of attempts to extend a claim per lease period while the store does not respond.
 _OFTENER = 15
 
 
@@ -60,7 +60,7 @@ class _Lease:
 class _Heartbeat:
     """Extends all claims by ``seconds`` in one call, and tries more often while the store does not respond.
 
-    A claim is lost if it has expired or the store refuses to extend it. Other claims are not affected.
+    A claim is lost if it expires or the store refuses to extend it. The other claims are not affected.
     """
 
     def __init__(self, queue: JobQueue, seconds: float) -> None:
@@ -70,7 +70,7 @@ class _Heartbeat:
         self._some = asyncio.Event()
 
     def add(self, job: Job) -> _Lease:
-        """Start extending the claim on ``job``. An older claim of ours on the same job is marked as lost."""
+        """Start extending the claim on ``job``. An older claim of this worker on the same job is marked as lost."""
         if (older := self._held.get(job.id)) is not None:
             older.lose()
         self._held[job.id] = lease = _Lease(job)
@@ -100,8 +100,7 @@ class _Heartbeat:
         if not leases:
             return True
         try:
-            # The store may wait for an unreachable server, so the call is limited to the time until the first claim
-            # expires.
+            # The store may wait for an unreachable server, so the call may only take until the first claim expires.
             async with asyncio.timeout(min(lease.until for lease in leases) - now):
                 lost = await self._queue.store.renew([lease.job.row for lease in leases], now=now, until=until)
         except (JournalError, TimeoutError) as error:
@@ -133,7 +132,7 @@ class Worker:
             raise ValueError(f"concurrency must be 1 or more, got {concurrency!r}")
         if not flows:
             raise ValueError("flows must map at least one name to a flow, got {}")
-        # Plans are compiled once and shared by all jobs, because they are immutable.
+        # Plans are immutable, so each flow is compiled once for all jobs.
         self._plans = {name: compile_flow(flow) for name, flow in flows.items()}
         for name, plan in self._plans.items():
             if plan.name != name:
@@ -142,10 +141,10 @@ class Worker:
         self._slots = concurrency
         # The claims on the jobs that occupy a slot.
         self._in_slots: set[_Lease] = set()
-        # Set when a slot is freed.
+        # Set when a slot becomes free.
         self._freed = asyncio.Event()
         self._heartbeat = _Heartbeat(queue, lease)
-        # Set when there may be a job to claim.
+        # Set when a job may be available.
         self._news = asyncio.Event()
         # The task that runs each job, by job id.
         self._working: dict[str, asyncio.Task[None]] = {}
@@ -193,7 +192,7 @@ class Worker:
         except TimeoutError:
             _log.warning("the store did not respond; unfinished jobs return to the queue when their claims end")
         finally:
-            # A second cancellation ends the wait.
+            # If this task is cancelled a second time, the wait ends.
             rest = [claiming, *self._working.values()]
             for task in rest:
                 task.cancel()
@@ -202,7 +201,7 @@ class Worker:
     # -- claiming jobs -------------------------------------------------------------------------------------------------
 
     async def _claim_jobs(self) -> None:
-        """Claim jobs for free slots until the worker stops. A call to the store that claims jobs is not cancelled."""
+        """Claim jobs for free slots until the worker stops. A claim that is in progress is not cancelled."""
         failures = 0
         while not self._stopping.done():
             if len(self._in_slots) >= self._slots:
@@ -218,7 +217,7 @@ class Worker:
                 failures += 1
 
     async def _claim(self) -> None:
-        """Claim and start a job for each free slot. If there are fewer jobs, wait until more may be available."""
+        """Claim and start a job for each free slot. If there are too few jobs, wait until more may be available."""
         self._news.clear()
         if self._queue.flows.suspended:
             await self._news.wait()
@@ -226,7 +225,7 @@ class Worker:
         free = self._slots - len(self._in_slots)
         jobs = await self._queue.begin(self._plans, self._lease, free)
         if self._is_suspended():
-            # The flows were suspended while the jobs were being claimed.
+            # The flows were suspended while the store was claiming the jobs.
             await asyncio.gather(*[self._queue.release(job) for job, _ in jobs])
             return
         for job, snapshot in jobs:
@@ -244,11 +243,11 @@ class Worker:
         wait = self._lease / 3 if then is None else min(self._lease / 3, max(0.0, then - now))
         await wait_within(wait, self._news)
         if not self._news.is_set():
-            # A message may have been lost, and a process may have ended undetected.
+            # A message may have been lost, or a process may have ended unnoticed.
             self._queue.store.doubt()
 
     def _free_slot(self, lease: _Lease) -> None:
-        """Free the job's slot for the next job."""
+        """Free a job's slot for the next job."""
         if lease in self._in_slots:
             self._in_slots.remove(lease)
             self._freed.set()
@@ -273,14 +272,15 @@ class Worker:
                 "job %s is unfinished and returns to the queue when its claim ends", lease.job.id, exc_info=error
             )
 
-    # -- carrying one out ----------------------------------------------------------------------------------------------
+    # -- running a job
+    # -------------------------------------------------------------------------------------------------
 
     async def _carry_out(self, lease: _Lease, before: asyncio.Task[None] | None, snapshot: Snapshot | None) -> None:
         job = lease.job
         try:
             if before is not None:
-                # This worker lost an earlier claim on this job. Its task must end first, so that the job does not run
-                # twice at the same time.
+                # This worker lost an earlier claim on this job. The task for that claim must end first, so that the
+                # job does not run twice at the same time.
                 await asyncio.wait([before])
             if self._stopping.done():
                 await self._queue.release(job)
@@ -294,7 +294,7 @@ class Worker:
             _log.warning("job %s is unfinished and returns to the queue when its claim ends: %s", job.id, error)
 
     async def _adopt(self, job: Job, snapshot: Snapshot | None) -> Run | None:
-        """Return the run for the job's flow. If the flow cannot run, discard the job and return None."""
+        """Return the run for a job's flow. If the flow cannot run, discard the job and return None."""
         queue, row = self._queue, job.row
         try:
             if snapshot is None:
@@ -302,7 +302,7 @@ class Worker:
             return queue.flows.adopt(self._plans[row.flow], snapshot)
         except (ClaimLost, JournalError):
             raise
-        except Exception as error:  # noqa: BLE001  # a codec may raise anything; it is kept with the job
+        except Exception as error:  # noqa: BLE001  # a codec may raise anything; the job stores the error
             await queue.discard(job, error=error_text(error))
             return None
 
@@ -323,11 +323,11 @@ class Worker:
             await ending
 
     async def _finish(self, lease: _Lease, run: Run, error: BaseException | None) -> None:
-        """Write the outcome of the job, or release the job."""
+        """Write the job's outcome, or release the job."""
         job = lease.job
         text = "" if error is None else error_text(error)
         if run.ended:
-            # The slot is free for the next job before the outcome is written.
+            # The slot is free for the next job even before the outcome is written.
             self._free_slot(lease)
             await self._queue.complete(job, outcome=run.state, error=text)
         elif error is None:
@@ -344,6 +344,6 @@ async def _ending(run: Run) -> BaseException | None:
     """Wait for the run to end, and return its error or None."""
     try:
         await run
-    except Exception as error:  # noqa: BLE001  # it is kept with the job
+    except Exception as error:  # noqa: BLE001  # the job stores the error
         return error
     return None

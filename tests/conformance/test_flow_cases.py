@@ -32,17 +32,17 @@ SIMPLE, CRASH, RESET = (
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 @pytest.mark.parametrize("name", PLAYS)
-def test_a_recorded_case_comes_out_the_same(name: str, store: str) -> None:
+def test_a_recorded_case_has_the_same_outcome(name: str, store: str) -> None:
     assert PLAYS[name](store) == []
 
 
 @pytest.mark.engine("postgres")
 @pytest.mark.parametrize("name", ON_SERVER)
-def test_a_recorded_case_comes_out_the_same_on_a_server(name: str) -> None:
+def test_a_recorded_case_has_the_same_outcome_on_a_server(name: str) -> None:
     assert PLAYS[name]("postgres") == []
 
 
-def test_all_that_was_recorded_is_played_but_what_a_worker_of_ours_cannot_be_given() -> None:
+def test_all_recorded_cases_are_played_except_those_our_worker_cannot_run() -> None:
     recorded = [case["id"] for kind in ("cases", "job_cases", "conductor_cases") for case in DATA[kind]]
     assert [name[:3] for name in recorded if name not in PLAYS] == ["K04", "K08", "K09", "K10", "K12"]
 
@@ -51,7 +51,7 @@ def test_a_case_after_a_crash_needs_no_other_to_be_compared_with() -> None:
     assert all(flows.check(case) == [] for case in CASES.values() if case.get("crash"))
 
 
-def test_each_rule_betters_a_case() -> None:
+def test_each_rule_applies_to_a_case() -> None:
     quirks = [case for case in CASES.values() if "quirk" in case]
     for rule in RULES[:-1]:
         changed = [copy.deepcopy(case) for case in quirks]
@@ -130,7 +130,7 @@ def _outcome(state: str, steps: Any) -> Any:
         (("stranger",), 1, "stranger"),
     ],
 )
-def test_a_case_that_comes_out_differently_fails(path: tuple[Any, ...], value: Any, why: str) -> None:
+def test_a_case_with_a_different_outcome_fails(path: tuple[Any, ...], value: Any, why: str) -> None:
     case = copy.deepcopy(CASES[SIMPLE])
     *way, last = path
     place = case["expected"][0]
@@ -163,7 +163,7 @@ def test_unknown_keys_in_a_case_fail_it(change: Any) -> None:
     assert flows.check(CASES[SIMPLE] | change)
 
 
-def test_a_crash_case_is_held_to_the_run_without_the_crash() -> None:
+def test_a_crash_case_is_compared_with_the_run_without_the_crash() -> None:
     case, baseline = CASES[CRASH], copy.deepcopy(CASES["H3-retry-baseline"])
     baseline["expected"][-1]["atoms"]["a"] = ["REVERTED", "REVERT"]
     assert flows.check(case, others={baseline["id"]: baseline})
@@ -185,7 +185,7 @@ def test_a_crash_case_is_held_to_the_run_without_the_crash() -> None:
         ("conductor_cases", {"zookeeper": {"job_state": "COMPLETE", "flow_state": "REVERTED"}}, "REVERTED"),
     ],
 )
-def test_a_case_of_a_queue_that_comes_out_differently_fails(kind: str, case: Any, why: str) -> None:
+def test_a_queue_case_with_a_different_outcome_fails(kind: str, case: Any, why: str) -> None:
     ((_, play),) = flows.plays({kind: [{"id": "K01-success-consumed", **case}]})
     assert any(why in difference for difference in play("memory"))
 
@@ -195,7 +195,7 @@ def test_a_file_with_cases_of_another_kind_is_refused() -> None:
         list(flows.plays({"cases": [], "suitcases": []}))
 
 
-def test_an_error_of_taskflow_is_known_by_our_name_for_it() -> None:
+def test_errors_of_taskflow_are_mapped_to_our_names() -> None:
     assert same_error(KeyError("x"), {"type": "KeyError", "message": "'x'"})
     assert not same_error(KeyError("x"), {"type": "NotFound", "message": "x"})
     assert not same_error(None, {"type": "NotFound", "message": "x"})
@@ -266,7 +266,7 @@ def test_only_quirks_have_intended_differences() -> None:
     assert bettered(CASES[RESET]) is CASES[RESET]
 
 
-def test_the_runner_ends_with_its_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_runner_prints_its_counts_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = CASES[SIMPLE], CASES[SIMPLE] | {"id": "bad", "order": "any"}
     unknown = {"id": "K99"}
     (tmp_path / "some.json").write_text(json.dumps({"cases": [good, bad], "conductor_cases": [unknown]}))

@@ -19,7 +19,7 @@ PLAYED = [case for case in CASES if not supervisor.reason_to_skip(case)]
 
 
 @pytest.mark.parametrize("case", PLAYED, ids=[f"{case['id']} {case['title']}" for case in PLAYED])
-def test_a_recorded_case_comes_out_the_same(case: Any) -> None:
+def test_a_recorded_case_has_the_same_outcome(case: Any) -> None:
     assert supervisor.check(case) == []
 
 
@@ -32,7 +32,7 @@ def test_the_runner_counts_cases_and_prints_why_it_skipped_some(capsys: pytest.C
     assert passed >= 50
 
 
-def test_our_own_recordings_come_out_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_our_own_recordings_have_the_same_outcome(capsys: pytest.CaptureFixture[str]) -> None:
     failed = supervisor.main(str(DATA / "otp_more_cases.json"))
     assert (failed, capsys.readouterr().out.splitlines()) == (0, ["0 skipped", "243 passed, 0 failed"])
 
@@ -69,7 +69,7 @@ def test_a_case_may_define_what_ours_does_instead_of_otp() -> None:
     assert supervisor.check(case | {"ours": {"events": CASES[0]["events"]}}) == []
 
 
-def test_a_case_that_comes_out_differently_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_case_with_a_different_outcome_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = CASES[0] | {"events": [["start", "nobody"]]}
     (tmp_path / "wrong.json").write_text(json.dumps({"cases": [wrong]}))
     assert supervisor.main(str(tmp_path / "wrong.json")) == 1

@@ -85,7 +85,9 @@ async def test_the_id_of_a_job_of_another_flow_is_refused(queue: JobQueue) -> No
 
 
 async def test_an_unknown_priority_is_refused_with_the_known_ones(queue: JobQueue) -> None:
-    with pytest.raises(ValueError, match="'urgent' is not known; give one of very_high, high, normal, low, very_low"):
+    with pytest.raises(
+        ValueError, match="priority must be one of very_high, high, normal, low, very_low, got 'urgent'"
+    ):
         await queue.enqueue("vm", priority="urgent")
 
 

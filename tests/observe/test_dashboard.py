@@ -40,7 +40,7 @@ def test_it_listens_on_loopback_with_a_generated_token_by_default() -> None:
 
 
 @pytest.mark.parametrize("port", [-1, 65_536])
-def test_a_port_that_there_cannot_be_is_refused(port: int) -> None:
+def test_an_impossible_port_is_refused(port: int) -> None:
     with pytest.raises(ValueError, match=f"port={port} is out of range"):
         Dashboard(port=port)
 

@@ -145,7 +145,9 @@ async def test_every_line_of_many_comes_even_the_last(engine: Engine) -> None:
     assert [line for line, _ in output.lines] == [*map(str, range(1, 50001)), "no end"]
 
 
-async def test_it_has_what_it_was_given_and_nothing_of_ours(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_container_has_its_settings_and_inherits_nothing(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OURS", "secret")
     output = Output()
     worker = made(engine, "env", env={"GIVEN": "a b=c"}, output=output)
@@ -251,7 +253,7 @@ async def test_a_stop_at_once_leaves_no_container(engine: Engine) -> None:
     assert await containers(engine) == []
 
 
-async def test_it_goes_with_the_task_that_has_it(engine: Engine) -> None:
+async def test_a_container_ends_with_the_task_that_runs_it(engine: Engine) -> None:
     up = asyncio.Event()
 
     async def use() -> None:
@@ -270,7 +272,7 @@ async def test_it_goes_with_the_task_that_has_it(engine: Engine) -> None:
 # -- suspension --------------------------------------------------------------------------------------------------------
 
 
-async def test_suspended_it_is_frozen_until_it_is_resumed(engine: Engine) -> None:
+async def test_a_suspended_container_is_frozen_until_it_is_resumed(engine: Engine) -> None:
     output = Output()
     async with made(engine, *OBEDIENT, output=output) as worker:
         await output.until("up")
@@ -317,7 +319,7 @@ async def test_a_missing_command_is_reported_with_the_engines_message(engine: En
     assert await containers(engine) == []
 
 
-async def test_an_image_that_is_not_to_be_had_is_named(engine: Engine) -> None:
+async def test_a_missing_image_is_named(engine: Engine) -> None:
     worker = ContainerWorker("web", "missing.invalid/app:1", engine=engine.address)
     with pytest.raises(
         WorkerFailed,

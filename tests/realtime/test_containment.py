@@ -402,7 +402,7 @@ def test_a_program_that_closes_the_notes_gets_others_with_the_next_worker(run: A
     assert ended(guard)
 
 
-def test_a_guard_does_without_memfd_create_too(run: Any) -> None:
+def test_a_guard_works_without_memfd_create(run: Any) -> None:
     app, (worker, guard) = run(
         """
         async def main():
@@ -419,7 +419,7 @@ def test_a_guard_does_without_memfd_create_too(run: Any) -> None:
 
 
 @pytest.mark.parametrize("way", ["os._exit(0)", "return", "os.kill(os.getpid(), 9)", "os.abort()"])
-def test_however_an_app_goes_its_workers_go_too(run: Any, way: str) -> None:
+def test_workers_end_however_their_app_ends(run: Any, way: str) -> None:
     app, fds = run(
         f"""
         async def main():
@@ -804,7 +804,7 @@ async def test_a_missing_command_is_reported_before_the_namespace_is_made(argv: 
     assert guard_manager.pid is None
 
 
-async def test_nothing_is_remembered_of_a_worker_that_ended() -> None:
+async def test_a_worker_that_has_ended_leaves_no_data_behind() -> None:
     async with ProcessWorker("a", "sleep", "1000"):
         worker = ProcessWorker("b", "true")
         await worker.start()

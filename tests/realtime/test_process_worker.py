@@ -127,7 +127,9 @@ async def test_a_program_that_its_user_may_not_execute_is_explained(tmp_path: Pa
         ("import os; os.kill(os.getpid(), 15)", "failed", -15, 15, "was killed by signal 15 (SIGTERM)"),
     ],
 )
-async def test_an_end_of_its_own(code: str, status: str, exit_code: int, signum: int | None, error: str | None) -> None:
+async def test_a_process_that_ends_by_itself(
+    code: str, status: str, exit_code: int, signum: int | None, error: str | None
+) -> None:
     worker = python(code)
     await worker.start()
     exit_ = await worker.wait()
@@ -149,7 +151,7 @@ async def test_an_end_of_its_own(code: str, status: str, exit_code: int, signum:
         ("lambda *_: os.kill(os.getpid(), 9)", "failed"),
     ],
 )
-async def test_an_end_that_was_asked_for(reaction: str, status: str) -> None:
+async def test_a_process_that_is_stopped(reaction: str, status: str) -> None:
     output = Output()
     code = f"import os, signal, time; signal.signal(15, {reaction}); print('ready'); {FOR_EVER}"
     async with python(code, output=output) as worker:
@@ -706,7 +708,7 @@ async def test_an_error_at_the_start_names_the_wrong_part_of_the_command(
     assert worker.state().error == str(caught.value)
 
 
-async def test_it_starts_once() -> None:
+async def test_a_worker_starts_only_once() -> None:
     worker = python("pass")
     await worker.start()
     await worker.wait()

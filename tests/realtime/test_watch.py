@@ -268,7 +268,7 @@ class TestOptions:
 class TestStreams:
     @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "| true", "2>&1 | true"])
     @pytest.mark.parametrize("options", ["", "--prompt"])
-    def test_closed_streams_end_nothing(self, here: Path, closed: str, options: str) -> None:
+    def test_closed_streams_do_not_end_the_watch(self, here: Path, closed: str, options: str) -> None:
         """The watcher keeps watching, and the command keeps running until it is stopped in order."""
         write(here / "app.py", "import os, time\nopen('pid', 'w').write(f'{os.getppid()} {os.getpid()}.')\n" + LOUD)
         python = shlex.quote(sys.executable)

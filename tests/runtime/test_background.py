@@ -181,7 +181,7 @@ def release_once_cancelled(task: asyncio.Task[None], released: threading.Event) 
         asyncio.get_running_loop().call_soon(release_once_cancelled, task, released)
 
 
-async def test_go_belongs_to_the_loops_thread(clock: Clock) -> None:
+async def test_go_must_be_called_in_the_thread_of_the_loop(clock: Clock) -> None:
     async with lifetime():
         with pytest.raises(RuntimeError, match="thread"):
             await asyncio.to_thread(go, asyncio.sleep, 0)
@@ -204,7 +204,7 @@ async def test_a_non_function_is_refused_and_a_coroutine_is_closed(clock: Clock,
 # -- do -----------------------------------------------------------------------------------------------------------
 
 
-async def test_do_runs_here_and_now_and_is_announced(clock: Clock) -> None:
+async def test_do_runs_in_the_calling_task_and_is_announced(clock: Clock) -> None:
     async def add(a: int, b: int) -> int:
         await asyncio.sleep(2)
         return a + b
@@ -233,7 +233,7 @@ async def test_do_can_be_cancelled(clock: Clock) -> None:
 # -- do_detached --------------------------------------------------------------------------------------------------
 
 
-async def test_detached_work_is_seen_through_before_the_cancellation_comes_out(clock: Clock) -> None:
+async def test_detached_work_finishes_before_the_cancellation_is_raised(clock: Clock) -> None:
     log: list[str] = []
 
     async def save() -> None:
@@ -256,7 +256,7 @@ async def test_detached_work_is_seen_through_before_the_cancellation_comes_out(c
     assert log == ["saved at 5.0", "caller is cancelled"]
 
 
-async def test_an_error_of_detached_work_comes_out_in_place_of_the_cancellation(clock: Clock) -> None:
+async def test_an_error_of_detached_work_replaces_the_cancellation(clock: Clock) -> None:
     task = asyncio.create_task(do_detached(fail, "disk full", 5))
     await clock.advance(1)
     task.cancel()
@@ -314,7 +314,7 @@ async def test_a_group_runs_no_more_than_its_limit(clock: Clock) -> None:
     assert started == [0, 0, 1, 1, 2]
 
 
-async def test_the_first_error_cancels_the_rest_and_comes_out_as_it_is(
+async def test_the_first_error_cancels_the_other_tasks_and_is_raised_unchanged(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def spoils_its_end() -> None:
@@ -333,7 +333,7 @@ async def test_the_first_error_cancels_the_rest_and_comes_out_as_it_is(
     assert "second" in caplog.text
 
 
-async def test_an_error_of_the_block_cancels_its_tasks_and_comes_out(clock: Clock) -> None:
+async def test_an_error_in_the_block_cancels_its_tasks_and_is_raised(clock: Clock) -> None:
     with pytest.raises(KeyError):
         async with Group() as group:
             task = await group.go(asyncio.sleep, 100)
@@ -384,7 +384,7 @@ async def test_a_cancelled_group_cancels_its_tasks(clock: Clock) -> None:
     assert inner[0].cancelled()
 
 
-async def test_a_group_that_is_over_takes_nothing_more(clock: Clock) -> None:
+async def test_a_group_that_has_ended_accepts_no_tasks(clock: Clock) -> None:
     async with Group() as group:
         pass
     with pytest.raises(RuntimeError):
@@ -392,6 +392,6 @@ async def test_a_group_that_is_over_takes_nothing_more(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-def test_a_limit_that_lets_nothing_run_is_refused(limit: int) -> None:
+def test_a_limit_below_one_is_refused(limit: int) -> None:
     with pytest.raises(ValueError, match="limit"):
         Group(limit)

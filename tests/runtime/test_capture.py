@@ -257,7 +257,7 @@ def test_a_router_that_another_loop_runs_is_not_affected(signals: FakeSignals) -
     assert not seen.events
 
 
-def test_a_route_that_comes_and_goes_is_asked_for_each_time(signals: FakeSignals) -> None:
+def test_a_route_that_is_added_or_removed_counts_from_the_next_signal(signals: FakeSignals) -> None:
     router, _ = recorded()
 
     async def script() -> None:
@@ -346,7 +346,7 @@ def test_hangup_without_a_terminal_reloads(signals: FakeSignals) -> None:
     assert seen.topics == ["lifecycle/reload"] * 2
 
 
-def test_hangup_without_a_terminal_is_no_impatience_once_the_routers_have_ended(signals: FakeSignals) -> None:
+def test_hangup_without_a_terminal_does_not_count_after_the_routers_ended(signals: FakeSignals) -> None:
     router, _ = recorded("lifecycle/reload")
     ended: list[bool] = []
 
@@ -409,7 +409,7 @@ def test_without_a_terminal_a_route_for_signal_hangup_gets_it_and_routers_reload
     assert sorted(seen.topics) == ["lifecycle/reload", "signal/hangup"]
 
 
-def test_force_exit_at_is_what_happens(signals: FakeSignals) -> None:
+def test_force_exit_at_is_the_press_that_forces_the_exit(signals: FakeSignals) -> None:
     router, _ = recorded()
 
     async def script() -> list[int]:
@@ -492,7 +492,7 @@ async def test_every_source_gets_every_signal_in_order(clock: Clock, signals: Fa
     assert [event.signum for event in other] == [SIGTERM, SIGTERM]
 
 
-async def test_a_burst_is_bounded_and_drowns_no_other_signal(clock: Clock, signals: FakeSignals) -> None:
+async def test_a_burst_of_one_signal_is_bounded_and_hides_no_other(clock: Clock, signals: FakeSignals) -> None:
     async with emitting(SignalSource(SIGUSR1, SIGTERM)) as events:
         for _ in range(100_000):
             signals.send(SIGUSR1)
@@ -512,7 +512,7 @@ async def test_a_source_can_run_again_and_takes_nothing_in_between(clock: Clock,
             signals.send(SIGUSR1)
 
 
-async def test_it_takes_its_signals_when_it_only_runs(clock: Clock, signals: FakeSignals) -> None:
+async def test_a_source_that_is_not_entered_takes_its_signals_while_it_runs(clock: Clock, signals: FakeSignals) -> None:
     source, events = SignalSource(SIGUSR1), Recorder()
 
     async def emit(event: Any) -> Any:

@@ -39,7 +39,7 @@ async def forever() -> None:
     await asyncio.Event().wait()
 
 
-async def test_components_are_there_in_the_order_in_which_they_came_and_as_long_as_they_live(clock: Clock) -> None:
+async def test_components_are_listed_in_start_order_while_they_run(clock: Clock) -> None:
     router, own = Router(), Component()
     async with lifetime() as life:
         own.open()
@@ -61,7 +61,7 @@ async def test_a_component_opened_in_another_thread_is_not_listed(
     assert caplog.records == []
 
 
-async def test_children_of_a_supervisor_are_seen_in_it_alone(clock: Clock) -> None:
+async def test_children_are_listed_only_in_their_supervisor(clock: Clock) -> None:
     inner = Supervisor("inner", Spec("b", lambda: TaskWorker("b", forever)))
     async with lifetime() as life:
         supervisor = Supervisor("top", Spec("a", lambda: TaskWorker("a", forever)), Spec("inner", lambda: inner))
@@ -70,7 +70,7 @@ async def test_children_of_a_supervisor_are_seen_in_it_alone(clock: Clock) -> No
             assert life.components() == (supervisor,)
 
 
-async def test_a_worker_is_seen_while_it_starts_and_not_once_it_has_failed(clock: Clock) -> None:
+async def test_a_worker_is_listed_while_it_starts_and_not_after_it_failed(clock: Clock) -> None:
     async def fails() -> None:
         raise ValueError("no")
 
@@ -97,7 +97,7 @@ async def test_a_component_opened_twice_is_listed_once_until_closed_twice(clock:
         assert life.components() == ()
 
 
-async def test_a_lifetime_knows_what_lives_in_those_inside_it_but_not_in_others(clock: Clock) -> None:
+async def test_a_lifetime_lists_components_of_inner_lifetimes_and_no_others(clock: Clock) -> None:
     own, other = Component(), Component()
     other.open()
     async with lifetime() as outer:

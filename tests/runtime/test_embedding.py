@@ -250,7 +250,7 @@ async def test_block_in_a_lost_generator_is_shut_down_for_the_host(clock: Clock,
     assert closed == ["hook"]
 
 
-async def test_end_of_an_embedded_block_asks_no_one(clock: Clock, host: Host) -> None:
+async def test_end_of_an_embedded_block_does_not_stop_the_host(clock: Clock, host: Host) -> None:
     async with lifetime(forever, signals=False):
         pass
     with pytest.raises(ValueError, match="own"):
@@ -284,7 +284,7 @@ async def test_tasks_outside_find_the_only_lifetime(clock: Clock) -> None:
     assert closed == ["hook"]
 
 
-async def test_tasks_outside_of_two_lifetimes_are_told_what_to_write(clock: Clock) -> None:
+async def test_tasks_outside_two_lifetimes_get_an_error_with_the_remedy(clock: Clock) -> None:
     async def host() -> None:
         async with lifetime(signals=False):
             await forever()

@@ -66,7 +66,7 @@ def test_only_the_last_handled_press_counts() -> None:
         assert escalation.count == 1
 
 
-def test_a_press_that_comes_before_the_one_before_it_was_handled_counts() -> None:
+def test_a_press_counts_if_the_previous_one_is_not_handled_yet() -> None:
     escalation = Escalation(Settings())
     for now in (0, 0.1):
         assert escalation.judge(SIGINT, routed=True, stopping=False, now=now) is CAPTURE
@@ -104,7 +104,7 @@ def test_a_series_continues_until_the_pause_is_over() -> None:
     assert verdicts(Settings(cancel_on_interrupt=False, reset_after=5), *[SIGINT] * 3, gap=4.9)[-1] is FORCE
 
 
-def test_once_stopping_a_series_never_ends() -> None:
+def test_a_series_never_ends_while_the_program_stops() -> None:
     assert verdicts(Settings(), SIGINT, SIGINT, gap=1000.0) == [STOP, FORCE]
 
 
@@ -132,6 +132,6 @@ def test_reset_begins_a_new_series() -> None:
         ({"shutdown_timeout": None}, TypeError),
     ],
 )
-def test_settings_that_make_no_sense_are_refused_by_name(setting: dict[str, object], error: type[Exception]) -> None:
+def test_invalid_settings_are_refused_by_name(setting: dict[str, object], error: type[Exception]) -> None:
     with pytest.raises(error, match=next(iter(setting))):
         Settings(**setting)  # type: ignore[arg-type]  # that is the point

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lifecycle.testing.signals import FakeSignals
 
 
-async def test_leaving_the_block_carries_the_shutdown_out(clock: Clock) -> None:
+async def test_leaving_the_block_runs_the_shutdown(clock: Clock) -> None:
     log: list[str] = []
 
     async def poll() -> None:
@@ -61,7 +61,7 @@ async def test_a_cause_cancels_the_block_and_leaves_it_without_an_error(
     await asyncio.sleep(0)
 
 
-async def test_a_cancellation_from_outside_comes_out_after_the_shutdown(clock: Clock) -> None:
+async def test_an_outside_cancellation_is_raised_after_the_shutdown(clock: Clock) -> None:
     log: list[str] = []
 
     async def program() -> None:
@@ -77,7 +77,7 @@ async def test_a_cancellation_from_outside_comes_out_after_the_shutdown(clock: C
     assert log == ["hook"]
 
 
-async def test_a_cancellation_from_outside_and_a_cause_together_are_a_cancellation(clock: Clock) -> None:
+async def test_an_outside_cancellation_together_with_a_shutdown_is_raised(clock: Clock) -> None:
     async def program() -> None:
         async with lifetime() as life:
             life.shutdown()
@@ -90,7 +90,7 @@ async def test_a_cancellation_from_outside_and_a_cause_together_are_a_cancellati
         await task
 
 
-async def test_a_cancellation_during_the_shutdown_comes_out_at_its_end(clock: Clock) -> None:
+async def test_a_cancellation_during_the_shutdown_is_raised_at_its_end(clock: Clock) -> None:
     log: list[str] = []
 
     async def hook() -> None:
@@ -109,7 +109,7 @@ async def test_a_cancellation_during_the_shutdown_comes_out_at_its_end(clock: Cl
     assert log == ["hook ended"]
 
 
-async def test_a_cause_that_comes_when_the_block_ends_hits_nothing_after_it(clock: Clock) -> None:
+async def test_a_shutdown_as_the_block_ends_cancels_no_later_code(clock: Clock) -> None:
     async with lifetime() as life:
         life.shutdown()
     await clock.advance(1)
@@ -123,7 +123,7 @@ async def test_a_cause_that_comes_when_the_block_ends_hits_nothing_after_it(cloc
     await clock.advance(1)
 
 
-async def test_an_error_in_the_block_comes_out_after_the_shutdown(clock: Clock) -> None:
+async def test_an_error_in_the_block_is_raised_after_the_shutdown(clock: Clock) -> None:
     log: list[str] = []
     with pytest.raises(ValueError, match="boom"):
         async with lifetime() as life:
@@ -132,7 +132,7 @@ async def test_an_error_in_the_block_comes_out_after_the_shutdown(clock: Clock) 
     assert log == ["hook"]
 
 
-async def test_an_error_while_the_block_is_cancelled_comes_out(clock: Clock) -> None:
+async def test_an_error_while_the_block_is_cancelled_is_raised(clock: Clock) -> None:
     with pytest.raises(ValueError, match="in cleanup"):
         async with lifetime() as life:
             life.shutdown()
@@ -143,13 +143,13 @@ async def test_an_error_while_the_block_is_cancelled_comes_out(clock: Clock) -> 
     await asyncio.sleep(0)
 
 
-async def test_a_time_out_around_it_stays_one(clock: Clock) -> None:
+async def test_a_timeout_around_the_lifetime_raises_timeout_error(clock: Clock) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1), lifetime():
             await asyncio.Event().wait()
 
 
-async def test_it_is_current_inside_and_in_threads_and_not_outside(clock: Clock) -> None:
+async def test_the_lifetime_is_current_only_in_the_block_and_its_threads(clock: Clock) -> None:
     with pytest.raises(LookupError, match="no lifetime"):
         current()
     async with lifetime() as outer:
@@ -169,7 +169,7 @@ async def test_it_is_current_inside_and_in_threads_and_not_outside(clock: Clock)
         go(asyncio.sleep, 1)
 
 
-async def test_the_end_of_an_outer_lifetime_begins_that_of_an_inner_one(clock: Clock, signals: FakeSignals) -> None:
+async def test_stopping_an_outer_lifetime_stops_the_inner_one(clock: Clock, signals: FakeSignals) -> None:
     log: list[str] = []
     async with lifetime() as outer:
         outer.on_shutdown(lambda: log.append("outer"))
@@ -182,7 +182,7 @@ async def test_the_end_of_an_outer_lifetime_begins_that_of_an_inner_one(clock: C
     assert log == ["not cancelled yet", "inner, terminate", "outer"]
 
 
-async def test_the_end_of_an_inner_lifetime_leaves_the_outer_one_alone(clock: Clock) -> None:
+async def test_stopping_an_inner_lifetime_does_not_stop_the_outer_one(clock: Clock) -> None:
     async with lifetime() as outer:
         async with lifetime() as inner:
             inner.shutdown()
@@ -217,7 +217,7 @@ async def test_other_ends_of_a_lifetime_are_not_errors(clock: Clock, caplog: pyt
     assert not caplog.records
 
 
-async def test_its_state_is_a_record(clock: Clock) -> None:
+async def test_the_state_of_a_lifetime_is_a_record(clock: Clock) -> None:
     async with lifetime() as life:
         life.go(asyncio.sleep, 100, name="poll")
         life.on_shutdown(lambda: None)
@@ -266,7 +266,7 @@ async def test_signal_handlers_are_not_installed_if_not_wanted() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-async def test_signals_are_taken_back_from_a_library(clock: Clock) -> None:
+async def test_signal_handlers_replaced_by_a_library_are_installed_again(clock: Clock) -> None:
     before = signal.getsignal(signal.SIGINT)
     async with lifetime() as life:
         ours = signal.getsignal(signal.SIGINT)
@@ -279,7 +279,7 @@ async def test_signals_are_taken_back_from_a_library(clock: Clock) -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-async def test_a_regret_window_in_the_block_is_interrupted_rather_than_cancelled(clock: Clock) -> None:
+async def test_a_sleep_in_the_block_is_interrupted_and_not_cancelled(clock: Clock) -> None:
     regretted = False
     async with lifetime() as life:
         asyncio.get_running_loop().call_later(1, life.shutdown)
@@ -298,7 +298,7 @@ async def test_a_task_knows_its_lifetime_wherever_it_was_started(clock: Clock) -
         assert await task is life
 
 
-async def test_it_can_be_left_in_another_context_than_it_was_entered(clock: Clock) -> None:
+async def test_a_lifetime_can_be_exited_in_a_different_context(clock: Clock) -> None:
     seen: list[object] = []
     block = lifetime(signals=False)
     life = await asyncio.create_task(block.__aenter__())

@@ -68,7 +68,7 @@ def waiting(name: str, log: list[str]) -> Any:
     return main
 
 
-def test_it_returns_what_the_async_function_returned() -> None:
+def test_run_returns_the_result_of_the_async_function() -> None:
     async def main() -> int:
         await asyncio.sleep(1)
         return 42
@@ -76,7 +76,7 @@ def test_it_returns_what_the_async_function_returned() -> None:
     assert run_virtual(main) == 42
 
 
-def test_it_raises_what_the_async_function_raised() -> None:
+def test_run_raises_the_error_of_the_async_function() -> None:
     error = ZeroDivisionError("boom")
 
     async def main() -> None:
@@ -100,7 +100,7 @@ def test_an_error_keeps_its_traceback() -> None:
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_an_exit_from_a_main_comes_out_after_the_shutdown(kind: type[BaseException]) -> None:
+def test_system_exit_in_a_main_is_raised_after_the_shutdown(kind: type[BaseException]) -> None:
     log: list[str] = []
 
     async def main() -> None:
@@ -114,7 +114,7 @@ def test_an_exit_from_a_main_comes_out_after_the_shutdown(kind: type[BaseExcepti
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_an_exit_from_a_background_task_comes_out_after_the_shutdown(kind: type[BaseException]) -> None:
+def test_system_exit_in_a_background_task_is_raised_after_the_shutdown(kind: type[BaseException]) -> None:
     log: list[str] = []
 
     async def leave() -> None:
@@ -145,7 +145,7 @@ def test_mains_start_left_to_right_and_stop_right_to_left() -> None:
     ]
 
 
-def test_it_is_complete_when_all_have_ended() -> None:
+def test_run_returns_when_all_mains_have_ended() -> None:
     log: list[str] = []
     first, second = Worker("first", log), Worker("second", log)
 
@@ -174,7 +174,7 @@ def test_a_worker_that_fails_ends_the_program_with_its_error() -> None:
 
 
 @pytest.mark.parametrize("status", ["failed", "killed"])
-def test_a_worker_that_ends_badly_without_an_error_is_named(status: str) -> None:
+def test_a_worker_that_fails_without_an_error_is_named(status: str) -> None:
     worker = Worker("db", [])
 
     async def main() -> None:
@@ -251,7 +251,7 @@ def test_a_source_that_cannot_start_ends_the_program() -> None:
         run_virtual(router)
 
 
-def test_an_object_with_run_and_stop_is_asked_to_stop_and_one_without_is_cancelled() -> None:
+def test_a_main_with_stop_is_stopped_and_others_are_cancelled() -> None:
     log: list[str] = []
 
     class Server:
@@ -382,7 +382,7 @@ def test_signals_in_the_middle_of_the_stop_are_counted_and_force_it(signals: Fak
     assert log == ["forced [1]"]
 
 
-def test_it_runs_outside_the_main_thread_without_signals() -> None:
+def test_run_works_outside_the_main_thread_without_signals() -> None:
     results: list[int] = []
 
     async def main() -> int:
@@ -397,7 +397,7 @@ def test_it_runs_outside_the_main_thread_without_signals() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_signal_handlers_are_given_back_as_they_were_found() -> None:
+def test_signal_handlers_are_restored() -> None:
     signums = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(signum) for signum in signums]
     during: list[Any] = []
@@ -412,7 +412,7 @@ def test_signal_handlers_are_given_back_as_they_were_found() -> None:
     assert not set(before) & set(during)
 
 
-async def test_inside_a_running_loop_it_points_to_lifetime() -> None:
+async def test_run_inside_a_running_loop_recommends_lifetime() -> None:
     async def main() -> None: ...
 
     with pytest.raises(RuntimeError, match="lifetime"):
@@ -446,7 +446,7 @@ def test_a_coroutine_in_place_of_its_function_is_refused_and_closed() -> None:
         run_virtual(takes_one(1))  # type: ignore[arg-type]  # type checkers refuse it too
 
 
-def test_nothing_to_run_is_refused() -> None:
+def test_run_without_a_main_is_refused() -> None:
     with pytest.raises(TypeError, match="nothing to run"):
         run_virtual()
 
@@ -483,7 +483,7 @@ def test_a_loop_that_is_stopped_is_an_error_after_the_shutdown() -> None:
     assert log == ["hook"]
 
 
-def test_without_a_deadline_everything_may_take_its_time() -> None:
+def test_without_a_deadline_the_shutdown_may_take_any_time() -> None:
     log: list[str] = []
 
     async def slow_end() -> None:

@@ -74,7 +74,7 @@ async def for_ever(name: str, log: list[str]) -> None:
         log.append(f"cancel {name}")
 
 
-def test_the_shutdown_has_its_order(signals: FakeSignals) -> None:
+def test_the_shutdown_runs_its_steps_in_order(signals: FakeSignals) -> None:
     log: list[str] = []
     router = Router()
 
@@ -152,7 +152,7 @@ def test_a_router_that_the_main_runs_itself_is_drained_before_the_main_is_cancel
     assert log == ["handled", "main"]
 
 
-def test_workers_that_a_supervisor_governs_are_left_to_it() -> None:
+def test_workers_under_a_supervisor_are_stopped_by_it() -> None:
     log: list[str] = []
 
     async def main() -> None:
@@ -199,7 +199,7 @@ def test_a_worker_is_killed_when_the_deadline_leaves_it_no_time(caplog: pytest.L
     assert "'slow'" in caplog.text
 
 
-def test_a_worker_that_cannot_be_stopped_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_that_cannot_be_stopped_does_not_delay_others(caplog: pytest.LogCaptureFixture) -> None:
     log: list[str] = []
 
     class Broken(Worker):

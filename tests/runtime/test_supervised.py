@@ -36,7 +36,7 @@ def test_a_supervisor_left_running_stops_its_children_itself(caplog: pytest.LogC
     assert caplog.text == ""
 
 
-def test_a_shutdown_that_comes_while_a_child_is_made_again_ends_as_any() -> None:
+def test_a_shutdown_during_a_restart_ends_normally() -> None:
     made = 0
     over: list[str] = []
 

@@ -59,7 +59,7 @@ def test_the_socket_may_be_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert [*manager.read()[0]] == ["READY", "STATUS"]
 
 
-def test_it_is_ready_when_the_sources_of_its_routers_have_started(manager: Manager) -> None:
+def test_a_program_is_ready_when_the_sources_of_its_routers_have_started(manager: Manager) -> None:
     seen_notices: list[int] = []
 
     class Slow:
@@ -105,7 +105,7 @@ def test_a_program_that_cannot_start_is_never_ready(manager: Manager) -> None:
     assert not [notice for notice in manager.read() if "READY" in notice]
 
 
-def test_a_shutdown_that_takes_time_asks_for_more_of_it_as_long_as_the_loop_turns(manager: Manager) -> None:
+def test_a_slow_shutdown_extends_its_timeout_while_the_loop_runs(manager: Manager) -> None:
     async def main() -> None:
         @on_shutdown
         async def _slowly() -> None:
@@ -119,7 +119,7 @@ def test_a_shutdown_that_takes_time_asks_for_more_of_it_as_long_as_the_loop_turn
 
 
 @pytest.mark.parametrize("pid", [None, str(os.getpid())], ids=["anybody", "us"])
-def test_the_watchdog_gets_two_signs_of_life_in_its_time(
+def test_the_watchdog_is_notified_twice_per_period(
     manager: Manager, monkeypatch: pytest.MonkeyPatch, pid: str | None
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "10000000")
@@ -129,7 +129,7 @@ def test_the_watchdog_gets_two_signs_of_life_in_its_time(
     assert manager.read().count({"WATCHDOG": "1"}) == 20
 
 
-def test_a_loop_that_is_blocked_gives_no_sign_of_life(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blocked_loop_does_not_notify_the_watchdog(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
     """Time passes, but no callback runs. Missed notifications are not sent later."""
     monkeypatch.setenv("WATCHDOG_USEC", "10000000")
 
@@ -292,7 +292,7 @@ def test_unreachable_notify_socket_only_logs_a_warning(
     assert "systemd is not notified" in caplog.text
 
 
-def test_children_do_not_find_the_socket_and_afterwards_it_is_there_again(
+def test_children_do_not_inherit_the_socket_and_its_variable_is_restored(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "1000000")

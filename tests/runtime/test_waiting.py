@@ -67,12 +67,12 @@ async def test_a_sleep_lasts_the_given_time(clock: Clock) -> None:
     assert clock.time() == 3
 
 
-async def test_the_regret_window_closes_at_once_when_the_program_stops(clock: Clock) -> None:
+async def test_a_sleep_is_interrupted_when_the_program_stops(clock: Clock) -> None:
     assert isinstance(await inside(lambda: sleep(100), stop), Interrupted)
     assert clock.time() == 1
 
 
-async def test_while_stopping_no_sleep_begins(clock: Clock) -> None:
+async def test_a_sleep_does_not_begin_while_the_program_stops(clock: Clock) -> None:
     async def late() -> None:
         await asyncio.sleep(2)
         await sleep(100)
@@ -143,7 +143,7 @@ async def test_a_task_that_ends_with_the_shielded_line_returns_it_to_its_cancell
     assert await inside(lambda: read_line(stream), stream.feed, cancel) == b"line\n"
 
 
-async def test_a_time_out_that_is_left_with_the_line_cancels_nothing_afterwards(clock: Clock) -> None:
+async def test_a_timeout_that_ends_with_a_line_cancels_no_later_code(clock: Clock) -> None:
     stream = Stream()
     loop = asyncio.get_running_loop()
 
@@ -186,7 +186,7 @@ async def test_without_data_a_stop_interrupts_and_a_cancellation_cancels(clock: 
     assert isinstance(await inside(lambda: read_line(stream, mode=mode), cancel), asyncio.CancelledError)
 
 
-async def test_a_time_out_around_a_shielded_read_stays_one(clock: Clock) -> None:
+async def test_a_timeout_around_a_shielded_read_raises_timeout_error(clock: Clock) -> None:
     stream = Stream()
 
     async def read() -> bytes:
@@ -286,7 +286,7 @@ def test_readers_in_the_main_and_in_the_background_are_interrupted_when_the_prog
 
 
 @pytest.mark.parametrize("mode", ["shield", "strict"])
-async def test_an_error_of_the_stream_comes_out(clock: Clock, mode: Mode) -> None:
+async def test_an_error_of_the_stream_is_raised(clock: Clock, mode: Mode) -> None:
     stream = asyncio.StreamReader()
     stream.set_exception(ConnectionResetError("gone"))
     with pytest.raises(ConnectionResetError, match="gone"):

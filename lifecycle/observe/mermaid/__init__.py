@@ -1,6 +1,6 @@
-"""Diagrams of the results of ``state()``, as text for `Mermaid <https://mermaid.js.org>`_.
+"""Diagrams of the records that ``state()`` returns, as text for `Mermaid <https://mermaid.js.org>`_.
 
-The functions convert records to text. The text is a state diagram for a worker or the lifetime, or a graph for a
+The functions convert records to text. The text is a state diagram for a worker or the lifetime, and a graph for a
 supervisor's tree, a flow or a program. GitHub, documentation tools and many editors render the text.
 """
 
@@ -57,9 +57,9 @@ def signal(state: LifetimeState, *, label: Label | None = None, style: Style | N
 def tree(state: WorkerState, *, label: Label | None = None, style: Style | None = None) -> str:
     """Draw a supervisor and its descendants as a ``graph TD``.
 
-    The nodes show name, status, pid, restarts, an open circuit, health and errors. The shape of a node shows its kind.
-    Mermaid can draw a few hundred nodes. In a larger tree, siblings without children that have the same status become
-    one node with their count.
+    Each node shows a worker's name, status, PID, restarts, open circuit, health and errors. Its shape shows the
+    worker's kind. Mermaid can draw a few hundred nodes. In a larger tree, siblings without children that have the same
+    status become one node with their count.
 
     Args:
         state: the result of ``state()`` from a supervisor or any other worker.

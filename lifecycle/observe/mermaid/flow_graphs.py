@@ -37,7 +37,7 @@ _LOOKS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """An item in the drawing: a node, or a frame around other parts."""
+    """An item in the drawing: a node, or a frame that contains other parts."""
 
     item: ItemInfo
     node: Node
@@ -77,7 +77,7 @@ def _status(item: ItemInfo) -> str:
     return next((look for state, look in _LOOKS.items() if state in counts), "")
 
 
-# -- as text -------------------------------------------------------------------------------------------------------
+# -- text -------------------------------------------------------------------------------------------------------------
 
 
 def _inside(part: _Part, name: str) -> Iterator[str]:
@@ -100,7 +100,7 @@ def _drawn(part: _Part, name: str) -> Iterator[str]:
         yield from shape(part.node, name)
 
 
-# -- reducing it ---------------------------------------------------------------------------------------------------
+# -- reduction --------------------------------------------------------------------------------------------------------
 
 
 def _merged(part: _Part) -> _Part:
@@ -125,7 +125,7 @@ def _alike(one: _Part, other: _Part) -> bool:
 
 
 def _joined(part: _Part, parts: Sequence[_Part], places: Sequence[int]) -> _Part:
-    """Return ``part`` with one node per place. Parts that share a place become one node."""
+    """Return ``part`` with one node per place. Parts with the same place become one node."""
     together: dict[int, list[_Part]] = {}
     for each, place in zip(parts, places, strict=True):
         together.setdefault(place, []).append(each)

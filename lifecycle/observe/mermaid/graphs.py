@@ -49,10 +49,11 @@ _Record: TypeAlias = WorkerState | RunInfo | LifetimeState | RouterState | Route
 #: The attributes of a record that describes a whole program.
 _PROGRAM: Final = ("lifetime", "router", "routes", "sources", "workers", "tree", "flows", "runs")
 
-#: Maximum number of lines and characters in a readable diagram. Mermaid's limits are 500 edges and 50,000 characters.
+#: The maximum number of lines and of characters in a readable diagram. Mermaid's limits are 500 edges and 50,000
+#: characters.
 _LINES: Final = 540
 _CHARACTERS: Final = 40_000
-#: Maximum number of childless siblings per row. Invisible links place further siblings below.
+#: The maximum number of childless siblings per row. Invisible links place further siblings below.
 _ROW: Final = 8
 
 #: The node shape for each kind.
@@ -69,7 +70,7 @@ _SHAPES: Final = {
     "flow": ("[[", "]]"),
     "retry": ("{{", "}}"),
 }
-#: Maximum number of routes, sources or flows that are shown.
+#: The maximum number of routes, sources or flows that are shown.
 _MOST: Final = 40
 
 
@@ -129,7 +130,7 @@ def in_rows(name: str, numbers: Sequence[int]) -> Iterator[str]:
 
 
 def fits(lines: Sequence[str]) -> bool:
-    """Return whether the number of ``lines`` is small enough for Mermaid and for readers."""
+    """Return whether a diagram with these ``lines`` is small enough for Mermaid and for readers."""
     return len(lines) <= _LINES and sum(map(len, lines)) <= _CHARACTERS
 
 
@@ -138,7 +139,7 @@ def _fit(roots: Iterable[Node]) -> bool:
 
 
 def _merged(node: Node, calm: Container[tuple[str, ...]] | None) -> Node:
-    """Replace childless children in the same class by one node. If ``calm`` is given, replace only those classes."""
+    """Replace childless children of the same class by one node. With ``calm``, replace only the classes in it."""
     alike = Counter(child.classes for child in node.children if not child.children)
     many = {each: number for each, number in alike.items() if number > 1 and (calm is None or each in calm)}
     kept = [_merged(child, calm) for child in node.children if child.children or child.classes not in many]
@@ -190,7 +191,7 @@ def _source_nodes(part: RouterParts, look: Look) -> list[Node]:
 
 
 def limited(records: Sequence[Any], node: Callable[[Any], Node], noun: str) -> list[Node]:
-    """Return a node for each of the first ``records``, and one node with the number of the others."""
+    """Return a node for each of the first ``records``, and one node with the number of remaining records."""
     nodes = [node(record) for record in records[:_MOST]]
     more = len(records) - len(nodes)
     return [*nodes, Node([f"{plural(more, noun)} more"], noun)] if more else nodes
@@ -210,7 +211,7 @@ class RouterParts:
 
 @dataclass(slots=True)
 class SystemParts:
-    """The records of one program by type."""
+    """One program's records, by type."""
 
     lifetimes: list[LifetimeState] = field(default_factory=list[LifetimeState])
     routers: list[RouterParts] = field(default_factory=list[RouterParts])
@@ -254,7 +255,7 @@ class SystemParts:
 
 
 def _records(state: Any) -> Iterator[_Record]:
-    """Yield the records in mappings, sequences and records of a whole program, in order."""
+    """Yield the records in mappings, in sequences and in records of whole programs, in order."""
     if isinstance(state, _Record):
         yield state
     elif state is not None:
@@ -277,7 +278,7 @@ def _contents(state: Any) -> Sequence[object]:
 
 
 def system_graph(parts: SystemParts, flow_nodes: Sequence[Node], look: Look) -> Iterator[str]:
-    """Yield the lines for a program: the lifetime on top, and frames for each router, for workers and flows."""
+    """Yield the lines for a program: the lifetime at the top, and frames for each router, for workers and for flows."""
     frames = [
         *(f"router{number}" for number, _ in enumerate(parts.routers)),
         *(name for name, records in (("workers", parts.workers), ("flows", parts.flows)) if records),
@@ -298,7 +299,7 @@ def system_graph(parts: SystemParts, flow_nodes: Sequence[Node], look: Look) -> 
 
 
 def _router_graph(part: RouterParts, name: str, look: Look) -> Iterator[str]:
-    """Yield the router with its sources above and its routes below."""
+    """Yield the lines for a router, with its sources above and its routes below."""
     yield from drawn(_router_node(part, look), name)
     for number, source in enumerate(_source_nodes(part, look)):
         yield from drawn(source, f"{name}_s{number}")

@@ -27,12 +27,12 @@ __all__ = [
     "worker_lines",
 ]
 
-#: Maximum number of characters in an error or a probe's message, because diagrams have little space.
+#: The maximum number of characters in an error or a probe's message, because diagrams have little space.
 _SHORT = 120
 
 
 def worker_lines(state: WorkerState) -> list[str]:
-    """Return name, status and pid, and all problems."""
+    """Return a worker's name, status and PID, and all its problems."""
     health = state.health
     return [
         state.name,
@@ -60,7 +60,7 @@ def lifetime_lines(state: LifetimeState) -> list[str]:
 
 
 def router_lines(state: RouterState) -> list[str]:
-    """Return the numbers of routes and sources, and the outcomes of events."""
+    """Return the number of routes and of sources, and the outcomes of events."""
     return [
         state.name,
         "running" if state.running else "not running",

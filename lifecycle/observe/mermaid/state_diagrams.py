@@ -33,7 +33,7 @@ _LABELS: Final = {
 
 
 def worker_diagram(state: WorkerState, look: Look) -> str:
-    """Draw the ten states of a worker.
+    """Draw a worker's ten states.
 
     Raises:
         ValueError: if the status is unknown.
@@ -60,9 +60,9 @@ def _worker_transitions() -> Iterator[tuple[str, str, str]]:
 
 
 def lifetime_diagram(state: LifetimeState, look: Look) -> str:
-    """Draw the states of a lifetime, from running to one of two final states."""
+    """Draw a lifetime's states, from running to one of two final states."""
     now = "stopping" if state.stopping else "running"
-    # Before the stop, list the possible reasons for it.
+    # Before the stop, the label lists the possible reasons.
     cause = str(state.reason) if state.stopping else "signal, shutdown, end of the main component, or deadline"
     transitions = [("running", "stopping", cause), ("stopping", "[*]", "everything has ended")]
     if state.force_exit_at:

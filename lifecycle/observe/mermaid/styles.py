@@ -1,8 +1,8 @@
 """Styles for diagrams, and escaping of text, so that Mermaid shows any text unchanged.
 
-A diagram is code, and the names in it are untrusted. Letters, digits and marks inside a word stay. Every other
-character is written as a numeric code (``#34;``), which Mermaid decodes after it has parsed syntax, Markdown and HTML.
-A diagram is therefore also plain ASCII.
+A diagram is code, and the names in it are untrusted. Letters, digits and marks inside a word stay as they are. Every
+other character is written as a numeric code (``#34;``), which Mermaid decodes after it has parsed syntax, Markdown and
+HTML. A diagram is therefore also plain ASCII.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["CLASSES", "Label", "Look", "Style", "escape", "indented", "label_line", "markdown", "quoted"]
 
-#: A heading, or a function from a record to the label of its node, where None selects the default label.
+#: A heading, or a function from a record to its node's label, where None selects the default label.
 Label: TypeAlias = "str | Callable[[Any], str | None]"
-#: CSS per class, or a function from a record to its class, where None selects the class of its status.
+#: CSS per class, or a function from a record to its class, where None selects the class for its status.
 Style: TypeAlias = "Mapping[str, str] | Callable[[Any], str | None]"
 
-#: The style for each status. It always sets text and fill, because the page may be light or dark.
+#: The style for each status. Each style sets text and fill, because the page may be light or dark.
 CLASSES: Final[Mapping[str, str]] = {
     "created": "fill:#f8fafc,stroke:#94a3b8,color:#334155",
     "pending": "fill:#fef9c3,stroke:#ca8a04,color:#713f12,stroke-dasharray:5 3",
@@ -36,7 +36,7 @@ CLASSES: Final[Mapping[str, str]] = {
     "finished": "fill:#ccfbf1,stroke:#0d9488,color:#134e4a",
     "failed": "fill:#fee2e2,stroke:#dc2626,color:#7f1d1d,stroke-width:3px",
     "killed": "fill:#7f1d1d,stroke:#450a0a,color:#fef2f2,stroke-width:3px",
-    # Applied on top of the status's style.
+    # This style is applied on top of the status's style.
     "unhealthy": "stroke:#dc2626,stroke-width:3px,stroke-dasharray:3 3",
     # The current state in a state diagram.
     "present": "stroke-width:3px,font-weight:bold",
@@ -79,17 +79,17 @@ class Look:
         )
 
     def lines(self, record: Any, usual: Sequence[str]) -> Sequence[str]:
-        """Return the lines in the node for ``record``."""
+        """Return the lines in a record's node."""
         label = None if self._label is None else self._label(record)
         return usual if label is None else label.split("\n")
 
     def name(self, record: Any, usual: str) -> str:
-        """Return the class of the node for ``record``."""
+        """Return the class of a record's node."""
         chosen = None if self._class is None else self._class(record)
         return usual if chosen is None else _known(chosen)
 
     def definitions(self) -> list[str]:
-        """Return the definitions of all classes, used or not, so that diagrams differ only if programs do."""
+        """Return the definitions of all classes, even unused ones, so that diagrams differ only if programs do."""
         return [f"classDef {name} {css}" for name, css in {**CLASSES, **self._css}.items()]
 
 
@@ -115,7 +115,7 @@ def _css(name: str, css: str) -> str:
 
 # -- text ----------------------------------------------------------------------------------------------------------
 
-#: Maximum number of characters per line. Mermaid rejects diagrams with more than 50,000 characters.
+#: The maximum number of characters per line. Mermaid rejects diagrams with more than 50,000 characters.
 _LONGEST: Final = 1000
 
 # Every character except letters, digits, marks between two of them, and a single space before one. A dot after "www"

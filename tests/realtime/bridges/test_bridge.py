@@ -52,7 +52,7 @@ async def test_an_event_of_any_topic_reaches_the_other_machine(bridge: MakeBridg
     assert event.source.endswith("/here")
 
 
-async def test_bytes_and_records_arrive_as_what_they_are(bridge: MakeBridge) -> None:
+async def test_bytes_and_records_keep_their_types(bridge: MakeBridge) -> None:
     here, there = Router(), Router()
     here.add_source(bridge(group="here", publish=("**",)))
     there.add_source(bridge(group="there", subscribe=("**",)))
@@ -328,7 +328,7 @@ async def test_events_waiting_for_a_full_lane_are_not_redelivered(bridge: MakeBr
 
 
 @pytest.mark.parametrize("most", [2, 7])
-async def test_no_more_events_are_here_than_may_be(bridge: MakeBridge, most: int) -> None:
+async def test_a_bridge_holds_no_more_events_than_its_limit(bridge: MakeBridge, most: int) -> None:
     here, there = Router(), Router()
     here.add_source(bridge(group="here", publish=("job/*",)))
     receiver = bridge(group="there", subscribe=("job/*",), max_in_flight=most)
@@ -376,7 +376,7 @@ async def test_one_at_a_time_keeps_the_order_of_the_whole_group_across_failures(
 # -- the end -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_stopping_router_finishes_what_it_has_and_gives_the_rest_to_others(bridge: MakeBridge) -> None:
+async def test_a_stopping_router_finishes_its_events_and_returns_the_rest(bridge: MakeBridge) -> None:
     here, first, second = Router(), Router(), Router()
     here.add_source(bridge(group="here", publish=("job/*",)))
     receivers = [bridge(group="there", subscribe=("job/*",), sync=True) for _ in range(2)]
@@ -405,7 +405,7 @@ async def test_a_stopping_router_finishes_what_it_has_and_gives_the_rest_to_othe
     assert sorted(done) == list(range(200))
 
 
-async def test_a_cancelled_router_gives_back_what_it_was_doing(bridge: MakeBridge) -> None:
+async def test_a_cancelled_router_returns_its_events(bridge: MakeBridge) -> None:
     here, first, second = Router(), Router(), Router()
     here.add_source(bridge(group="here", publish=("job/*",)))
     first.add_source(bridge(group="there", subscribe=("job/*",)))
@@ -482,7 +482,7 @@ async def test_an_event_that_the_bus_cannot_carry_raises_when_awaited(bridge: Ma
     assert sender.state().published == 1
 
 
-async def test_events_of_no_pattern_stay_here(bridge: MakeBridge) -> None:
+async def test_events_that_match_no_pattern_stay_in_the_process(bridge: MakeBridge) -> None:
     here = Router()
     sender = bridge(group="here", publish=("job/*", "job/x"))
     here.add_source(sender)

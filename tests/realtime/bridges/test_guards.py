@@ -44,7 +44,7 @@ async def refused(bridge: NatsBridge, why: str) -> None:
         ({"no_ack": True}, "does not acknowledge"),
     ],
 )
-async def test_a_stream_that_is_of_no_use_is_refused(
+async def test_an_unsuitable_stream_is_refused(
     bridge: MakeBridge, server: NatsProcess, settings: dict[str, Any], why: str
 ) -> None:
     mine = bridge(group="g", publish=("**",))
@@ -154,7 +154,7 @@ async def test_a_server_that_ignores_settings_in_silence_is_refused(version: str
         ({"subscribe": ()}, "needs patterns"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], why: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         NatsBridge("nats://x", **({"group": "g", "subscribe": ("a",)} | settings))
 
@@ -193,7 +193,7 @@ async def test_a_wrong_password_fails_at_once(tmp_path: Path) -> None:
     assert "wr0ng" not in str(caught.value)
 
 
-async def test_a_file_of_credentials_lets_in(tmp_path: Path) -> None:
+async def test_a_credentials_file_is_accepted(tmp_path: Path) -> None:
     settings, text = credentials()
     path = tmp_path / "me.creds"
     path.write_text(text)
@@ -205,7 +205,7 @@ async def test_a_file_of_credentials_lets_in(tmp_path: Path) -> None:
     assert bridge.state().published == 1
 
 
-async def test_a_certificate_is_asked_for_and_shown(tmp_path: Path) -> None:
+async def test_both_sides_present_their_certificates(tmp_path: Path) -> None:
     """The server and the client each have a certificate from the same authority."""
     paths = certificates(tmp_path)
     settings = (

@@ -311,7 +311,7 @@ async def test_a_flow_whose_owner_is_missed_for_long_is_recovered(clock: Clock) 
         assert [await run for run in runs] == [{"a": 1}] * 3
 
 
-async def test_all_go_by_the_clock_of_the_store() -> None:
+async def test_all_processes_use_the_clock_of_the_store() -> None:
     class Ahead(MemoryStore):
         def time(self) -> float:
             return 5e9

@@ -347,7 +347,7 @@ async def test_another_user_is_refused_even_where_the_file_would_let_him_in(runt
 # -- responses -------------------------------------------------------------------------------------------------------
 
 
-async def test_every_question_has_an_answer(runtime: Path) -> None:
+async def test_every_query_is_answered(runtime: Path) -> None:
     async def forever() -> None:
         await asyncio.Event().wait()
 

@@ -45,7 +45,7 @@ print("ended")
 """
 
 
-def test_neither_a_disk_nor_an_exporter_that_hangs_keeps_a_program(tmp_path: object) -> None:
+def test_a_hanging_disk_or_exporter_does_not_keep_a_program_running(tmp_path: object) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=str(tmp_path), capture_output=True, text=True, timeout=60, check=False
     )

@@ -129,7 +129,7 @@ async def test_rates_latencies_and_events_are_shown_and_a_click_shows_the_trace(
         await page.until(f"!{mail} && document.querySelectorAll('.events .row').length === 1")
 
 
-async def test_a_flow_is_a_diagram_that_lives(browser: str) -> None:
+async def test_a_flow_is_shown_as_a_live_diagram(browser: str) -> None:
     go_on = asyncio.Event()
 
     @task
@@ -157,7 +157,7 @@ async def test_a_flow_is_a_diagram_that_lives(browser: str) -> None:
         await flow
 
 
-async def test_names_are_shown_and_never_carried_out(browser: str) -> None:
+async def test_names_are_shown_and_never_executed(browser: str) -> None:
     router = Router(HOSTILE)
     router.handle("evil/*", print)
     shop = Supervisor("shop", Spec(HOSTILE, forever))
