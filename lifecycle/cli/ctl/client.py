@@ -11,11 +11,12 @@ import json
 import select
 from collections import deque
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from lifecycle._text import printable
-from lifecycle.cli.output import CliError, UsageError
+from lifecycle.cli.output import CliError, UsageError, columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -124,6 +125,8 @@ class Client:
 def choose(name: str | None) -> Client:
     """Return the client of the program called ``name``. Without a name, only one program may be running.
 
+    If several match, the one that runs in our working directory is chosen.
+
     Raises:
         NoProgramError: if no such program is running.
         UsageError: if several programs match.
@@ -133,9 +136,13 @@ def choose(name: str | None) -> Client:
     programs = find(name)
     if len(programs) == 1:
         return Client(programs[0])
+    here = [each for each in programs if _is_here(each)]
+    if len(here) == 1:
+        return Client(here[0])
     if programs:
         which = "are running" if name is None else f"are called {name!r}"
-        raise UsageError(f"several programs {which}; select one with -p:\n{_list_names(programs)}")
+        where = "" if here else ", and none of them in this directory"
+        raise UsageError(f"several programs {which}{where}; select one with -p:\n{_list_names(programs)}")
     if name is None:
         raise NoProgramError(
             "no program with a control socket is running; start one with `lifecycle run`, or add a ControlSocket"
@@ -145,8 +152,24 @@ def choose(name: str | None) -> Client:
     raise NoProgramError(f"no program called {name!r} is running{known}")
 
 
+def _is_here(program: Program) -> bool:
+    """Return whether the program runs in our working directory. Systems without /proc do not show it."""
+    try:
+        return Path(f"/proc/{program.pid}/cwd").samefile(".")
+    except OSError:
+        return False
+
+
 def _list_names(programs: Sequence[Program]) -> str:
-    return "\n".join(f"  {printable(each.name)}" for each in programs)
+    rows = [(f"  {printable(each.name)}", printable(_directory(each))) for each in programs]
+    return columns(rows).rstrip("\n")
+
+
+def _directory(program: Program) -> str:
+    try:
+        return str(Path(f"/proc/{program.pid}/cwd").readlink())
+    except OSError:
+        return ""
 
 
 def _with_query(target: str, query: dict[str, object]) -> str:

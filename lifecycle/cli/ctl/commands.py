@@ -247,7 +247,7 @@ examples:
 exit status:
   0  done, or tail or --watch was interrupted
   1  failed or refused, or the program ended
-  2  usage error, or several programs run and -p is missing
+  2  usage error, or several programs match and -p is missing
   4  program not found
 
 environment:
@@ -272,7 +272,12 @@ def add_ctl(commands: Any) -> None:
     )
     parser.intermixes = False  # the words after the command are its arguments
     parser.set_defaults(main=_ctl, request=None)
-    parser.add_argument("-p", "--program", metavar="NAME", help="select the program; required if several run (see ps)")
+    parser.add_argument(
+        "-p",
+        "--program",
+        metavar="NAME",
+        help="select the program [default: the only one, or the one in this directory]",
+    )
     parser.add_argument(
         "words", nargs=argparse.REMAINDER, action=_ParseRequest, metavar="COMMAND ...", help=argparse.SUPPRESS
     )

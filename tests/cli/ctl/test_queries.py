@@ -58,14 +58,14 @@ def test_a_program_of_another_name_is_named(sockets: Path, capsys: pytest.Captur
     with speaker(sockets / "shop.sock", ROUTES):
         status, _, err = said(capsys, "-p", "shpo", "routes")
     assert status == 4
-    assert err == "[lifecycle] no program called 'shpo' is running; running programs:\n[lifecycle]   shop\n"
+    assert err.startswith("[lifecycle] no program called 'shpo' is running; running programs:\n[lifecycle]   shop ")
 
 
 def test_several_programs_require_a_name(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with speaker(sockets / "a.sock", ROUTES), speaker(sockets / "b.sock", ROUTES):
         status, _, err = said(capsys, "routes", "--json")
         assert status == 2
-        assert err.splitlines()[1:] == ["[lifecycle]   a", "[lifecycle]   b"]
+        assert [line.split()[1] for line in err.splitlines()[1:]] == ["a", "b"]
         assert said(capsys, "-p", "b", "routes", "--json") == (0, '{\n  "routes": []\n}\n', "")
 
 

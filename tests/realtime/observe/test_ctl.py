@@ -343,6 +343,22 @@ def test_two_programs_require_a_name(ask: Ask, everywhere: Env, shop: Running) -
     assert ask("routes")[0] == 0
 
 
+def test_program_in_the_current_directory_needs_no_name(
+    env: Env, here: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = [tmp_path / name for name in ("one", "two", "three")]
+    for place in places:
+        place.mkdir()
+    with started(env, cwd=places[0]), started(env, cwd=places[1]) as second:
+        monkeypatch.chdir(places[1])
+        assert json.loads(here("status", "--json")[1])["program"]["pid"] == second.process.pid
+        monkeypatch.chdir(places[2])
+        status, _, err = here("status")
+        assert status == 2
+        assert "several programs are running, and none of them in this directory; select one with -p:" in err
+        assert [line.split()[-1] for line in err.splitlines()[1:]] == [str(place) for place in places[:2]]
+
+
 # -- programs of the other commands --------------------------------------------------------------------------------
 
 MODULE = """
