@@ -78,15 +78,15 @@ def test_every_module_can_be_imported_alone(share: int) -> None:
     assert python(ALONE, json.dumps(MODULES[share::8])) == {}
 
 
-def test_files_named_in_the_source_code_page_exist() -> None:
-    page = (ROOT.parent / "docs" / "explanation" / "source-code.md").read_text()
+def test_files_named_in_architecture_md_exist() -> None:
+    page = (ROOT.parent / "ARCHITECTURE.md").read_text()
     named = set(re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", page))
     assert named
     assert [path for path in sorted(named) if not (ROOT / path).is_file() and not (ROOT.parent / path).is_file()] == []
 
 
-def test_methods_named_in_the_source_code_page_exist() -> None:
-    page = (ROOT.parent / "docs" / "explanation" / "source-code.md").read_text()
+def test_methods_named_in_architecture_md_exist() -> None:
+    page = (ROOT.parent / "ARCHITECTURE.md").read_text()
     named = set(re.findall(r"`(_?[A-Z]\w+)\.(\w+)`", page))
     words: dict[str, set[str]] = {}
     for path in (*ROOT.rglob("*.py"), *ROOT.glob("observe/page/*.js")):

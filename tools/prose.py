@@ -27,6 +27,7 @@ __all__ = ["main"]
 ROOT = Path(__file__).parents[1]
 PATHS = (
     "README.md",
+    "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs",
