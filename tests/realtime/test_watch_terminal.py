@@ -238,6 +238,8 @@ class TestPrompt:
     def test_ctrl_d_quits(self, terminal: Any) -> None:
         seen = terminal("--prompt")
         seen.sees("up 1")
+        # Before the prompt reads, the terminal would take the key as the end of an empty line, and drop it.
+        seen.sees("lifecycle>")
         seen.presses("d")
         seen.ends(0)
 
