@@ -483,7 +483,7 @@ class _CommandParser(argparse.ArgumentParser):
 
 def _add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
     """Add ``options``, each under the heading of its group."""
-    groups: dict[str, Any] = {}
+    groups: dict[str, Any] = {"options": parser}
     for option in options:
         if option.group not in groups:
             groups[option.group] = parser.add_argument_group(option.group)

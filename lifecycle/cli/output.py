@@ -39,6 +39,7 @@ __all__ = [
     "shell_status",
     "signal_name",
     "stderr_console",
+    "time_of_day",
     "without_output",
     "write",
 ]
@@ -173,6 +174,11 @@ def is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
 
 
+def time_of_day() -> str:
+    """Return the local time, such as ``09:30:00``."""
+    return time.strftime("%H:%M:%S")
+
+
 @dataclass(frozen=True, slots=True)
 class Console:
     """Prints messages with a prefix on each line. If ``stream`` is None, it prints to the current `sys.stderr`."""
@@ -182,6 +188,8 @@ class Console:
     prefix: str = PREFIX
     #: True to print only warnings and errors.
     quiet: bool = False
+    #: True to print the time before the prefix.
+    timestamps: bool = False
 
     def info(self, text: str) -> None:
         """Print a status message."""
@@ -202,7 +210,8 @@ class Console:
         self._print(text, RED)
 
     def _print(self, text: str, colour: str) -> None:
-        lines = [f"{self.prefix} {line}".rstrip() for line in text.splitlines() or [""]]
+        prefix = f"{time_of_day()} {self.prefix}" if self.timestamps else self.prefix
+        lines = [f"{prefix} {line}".rstrip() for line in text.splitlines() or [""]]
         if self.colour:
             lines = [paint(line, colour) for line in lines]
         # Each message is written with one call, so that the lines of two writers do not mix.

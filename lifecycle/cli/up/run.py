@@ -62,6 +62,7 @@ def up(settings: UpSettings) -> int:
         log_dir=settings.log_dir,
         on_reader_gone=_shut_down,
         log_format=settings.log_format,
+        timestamps=settings.timestamps,
     )
     with screen, logging_to(screen.console):
         with permissions_checked():

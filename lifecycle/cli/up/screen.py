@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import TYPE_CHECKING, Final, cast
 
@@ -21,6 +21,7 @@ from lifecycle.cli.output import (
     paint,
     shell_status,
     signal_name,
+    time_of_day,
     without_output,
     write,
 )
@@ -62,6 +63,7 @@ class Screen:
         log_dir: a directory for log files.
         on_reader_gone: called when the reader of standard output has closed it.
         log_format: the format of output lines and messages.
+        timestamps: whether to print the time before each line. JSON always contains it.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Screen:
         log_dir: Path | None,
         on_reader_gone: Callable[[], object],
         log_format: LogFormat | None = None,
+        timestamps: bool = False,
     ) -> None:
         width = max(map(len, (*names, _OURSELVES)))
         colour = has_colour(sys.stdout)
@@ -79,7 +82,8 @@ class Screen:
             for name, code in zip(names, cycle(_COLOURS), strict=False)
         }
         #: The console for our own messages.
-        self.console: Final = console_for(log_format, prefix=f"{_OURSELVES:<{width}} |")
+        self.console: Final = replace(console_for(log_format, prefix=f"{_OURSELVES:<{width}} |"), timestamps=timestamps)
+        self._timestamps = timestamps
         self._is_json = log_format == "json"
         #: False when the reader of standard output has closed it.
         self.is_read: bool = True
@@ -114,8 +118,11 @@ class Screen:
         """Return a function that prints the output lines of the process ``name``."""
         prefix, log = self._prefixes[name], self._logs.get(name)
 
+        def shown(line: str) -> str:
+            return _prefixed(f"{time_of_day()} {prefix}" if self._timestamps else prefix, line)
+
         def take(line: str, stream: str) -> None:
-            self._print(json_line(line, worker=name, stream=stream) if self._is_json else _prefixed(prefix, line))
+            self._print(json_line(line, worker=name, stream=stream) if self._is_json else shown(line))
             if log is not None:
                 self._log(name, log, line)
 

@@ -62,6 +62,7 @@ class UpSettings:
     log_dir: Path | None = option(
         "DIR", "also append the output of each process to DIR/NAME.log", options.path, group="output"
     )
+    timestamps: bool = option(None, "print the time before each line", default=False, group="output")
     log_format: LogFormat | None = field(default=None, metadata={"option": options.LOG_FORMAT})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -108,6 +109,14 @@ class TestScreen:
             screen.output("my-worker")("two", "stderr")
             screen.console.info("three")
         assert capsys.readouterr() == ("web       | one\nmy-worker | two\n", "system    | three\n")
+
+    def test_time_precedes_each_line_on_request(self, capsys: pytest.CaptureFixture[str]) -> None:
+        screen = Screen(["web"], log_dir=None, on_reader_gone=pytest.fail, timestamps=True)
+        screen.output("web")("one", "stdout")
+        screen.console.info("two")
+        out, err = capsys.readouterr()
+        assert re.fullmatch(r"\d\d:\d\d:\d\d web    \| one\n", out)
+        assert re.fullmatch(r"\d\d:\d\d:\d\d system \| two\n", err)
 
     def test_colours_end_with_the_line_and_carriage_return_repeats_the_prefix(
         self, capsys: pytest.CaptureFixture[str]
