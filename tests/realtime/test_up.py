@@ -397,7 +397,6 @@ class TestPolicies:
     ) -> None:
         for name in ("a.txt", "b.txt"):
             (here / name).write_text("old\n")
-        time.sleep(0.05)  # A file that has just been written is not read when the watch starts.
         program = tables(f"""
             [up]
             a = {{ command = "{LIVES}", watch = ["a.txt"] }}
@@ -632,6 +631,16 @@ class TestOrder:
             program.until("web    | up")
         assert restart.returncode == 0
         program.stop()
+
+
+def test_up_continues_while_its_process_is_stopped_by_hand(tables: Callable[..., Running], tmp_path: Path) -> None:
+    program = tables(f'up.web = {{ command = "{LIVES}" }}', XDG_RUNTIME_DIR=str(tmp_path))
+    program.until("web    | up")
+    for word in ("stop", "start"):
+        with ctl(tmp_path, word, "web") as verb:
+            assert verb.wait(LIMIT) == 0
+    program.until("web    | up")
+    program.stop()
 
 
 def ctl(runtime: Path, *words: str) -> subprocess.Popen[bytes]:

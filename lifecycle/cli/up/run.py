@@ -26,7 +26,7 @@ from lifecycle.cli.watch.session import learning
 from lifecycle.control import Router
 from lifecycle.errors import SourceFailed, WorkerFailed
 from lifecycle.workers import ProcessWorker, Spec, Supervisor
-from lifecycle.workers.model import FINAL
+from lifecycle.workers.model import FINAL, Status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -165,7 +165,8 @@ class _Program:
 
     @staticmethod
     def _has_ended(state: WorkerState, process: Process) -> bool:
-        if state.status not in FINAL or process.watch:
+        # A process that was stopped by hand may be started again.
+        if state.status not in FINAL or state.status is Status.STOPPED or process.watch:
             return False
         # The circuit opens only after the supervisor has decided against a restart.
         return state.circuit == "open" or not process.comes_back(failed=state.error is not None)
