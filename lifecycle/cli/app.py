@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from lifecycle.cli.completions import SCRIPTS, candidates
 from lifecycle.cli.ctl.commands import add_ctl
 from lifecycle.cli.output import CliError, UsageError
 
@@ -169,6 +170,8 @@ def parse(argv: Sequence[str]) -> Arguments:
     Raises:
         SystemExit: with 0 after ``--help`` or ``--version``, with 2 for mistakes.
     """
+    if argv[:1] == ["--candidates"]:
+        _print_and_exit("".join(f"{each}\n" for each in candidates(argv[1:])))
     at = list(argv).index("--") if "--" in argv else len(argv)
     ours, command = list(argv[:at]), tuple(argv[at + 1 :])
     return build_parser(*ours[:1]).parse_args(ours, Arguments(command=command))
@@ -184,6 +187,13 @@ def build_parser(first: str = "") -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    parser.add_argument(
+        "--completions",
+        action=_Completions,
+        choices=SCRIPTS,
+        metavar="SHELL",
+        help="print the completions for bash, zsh or fish, and exit",
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_CommandParser)
     adding = {
         "watch": _add_watch,
@@ -529,6 +539,20 @@ class _Collect(argparse.Action):
 
     def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, _option: str | None = None) -> None:
         setattr(namespace, self.dest, (*(getattr(namespace, self.dest) or ()), *values))
+
+
+class _Completions(argparse.Action):
+    """Action that prints the completions for a shell."""
+
+    def __call__(self, _parser: object, _namespace: object, shell: Any, *_: Any) -> NoReturn:
+        _print_and_exit(SCRIPTS[shell])
+
+
+def _print_and_exit(text: str) -> NoReturn:
+    from lifecycle.cli.output import print_result
+
+    print_result(sys.stdout, text)
+    sys.exit()
 
 
 class _Version(argparse.Action):
