@@ -1,12 +1,12 @@
 """Observation and control of a running program.
 
-`snapshot` collects the state of all components, and `watch` reports the changes. `EventLog` records events and their
-outcomes. `Dashboard` serves a page, and `ControlSocket` lets `lifecycle ctl` query and control a program. Both use a
-`Console`. `ProbeServer` responds to probes from Kubernetes and load balancers. `PrometheusMetrics`,
+`snapshot` collects the state of all components, and `watch` reports changes to it. `EventLog` records events and their
+outcomes. `Dashboard` serves a web page, and `ControlSocket` lets `lifecycle ctl` query and control the program; both
+are built on a `Console`. `ProbeServer` responds to probes from Kubernetes and load balancers. `PrometheusMetrics`,
 `OpenTelemetryMetrics` and `OpenTelemetryTraces` export metrics and spans, and `mermaid` draws states as diagrams.
 
-This package calls ``state()`` and listens to hooks. Observed objects do not depend on this package, which imports only
-the records of workers and flows. To add a metrics exporter, write one module that uses the table in `metrics`.
+This package calls ``state()`` and listens to hooks. The objects it observes do not depend on it, and it imports only
+the records that describe workers and flows. To add a metrics exporter, write a module that uses the table in `metrics`.
 """
 
 from lifecycle._lazy import lazy_names

@@ -1,7 +1,7 @@
-"""Tracing spans: hooks start and end them, and set the parent and the current span in each context.
+"""Tracing spans: hooks start and end them, and keep track of the current span and its parent in each context.
 
-This module imports OpenTelemetry's API, so it is imported only when tracing begins. Every span that this module starts
-ends in the hook that announces the end, or in `Spans.close`.
+Import this module only when tracing begins, because it imports OpenTelemetry's API. Every span started here ends
+when a hook reports the end of the traced operation or, at the latest, in `Spans.close`.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ __all__ = ["Spans"]
 
 _OUTCOME: Final = "lifecycle.outcome"
 
-#: Maximum number of merged events that a call's span links to. The SDK has the same limit.
+#: The maximum number of merged events that a call's span links to. The SDK has the same limit.
 _LINKS: Final = 128
 
 _W3C: Final = TraceContextTextMapPropagator()
 
 
 class _CurrentSpan:
-    """A span that is the current span in the context where it was started."""
+    """A span that is current in the context where it was started."""
 
     __slots__ = ("_tokens", "span")
 
@@ -63,7 +63,7 @@ class _CurrentSpan:
 
 
 class _Event:
-    """The span of an event, and the span of its running handler."""
+    """An event's span, and the span of its running handler."""
 
     __slots__ = ("context", "handling", "span")
 
@@ -73,20 +73,21 @@ class _Event:
         self.handling: _CurrentSpan | None = None
 
     def leave(self, error: BaseException | None, outcome: str = "") -> None:
-        """End the span of the handler, if any."""
+        """End the handler's span, if there is one."""
         if self.handling is not None:
             self.handling.end(error, outcome)
             self.handling = None
 
 
 class Spans:
-    """The open spans, and the hook receivers that start and end them."""
+    """All open spans, and the hook receivers that start and end spans."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        # The spans of events, by the id of the event's delivery.
+        # Event spans by delivery id.
         self._events: dict[int, _Event] = {}
-        # The spans of events that were merged into a call that has not begun, by the id of that call.
+        # Events can be merged into a call that has not begun yet. These are their span contexts, by the id of that
+        # call.
         self._merged: dict[int, list[SpanContext]] = {}
         self._calls: dict[object, Span] = {}
         self._tasks: dict[object, _CurrentSpan] = {}
@@ -103,7 +104,7 @@ class Spans:
         )
 
     def close(self) -> None:
-        """End all open spans, because no hook will announce their ends after this call."""
+        """End all open spans, because after this call no hook can end them."""
         spans = [each.span for each in self._events.values()]
         spans += [each.handling.span for each in self._events.values() if each.handling is not None]
         spans += [*self._calls.values(), *(each.span for each in self._tasks.values())]
@@ -144,7 +145,7 @@ class Spans:
                 links.append(merged.span.get_span_context())
 
     def _known(self, delivery: Delivery) -> _Event:
-        """Return the span of an event. For a merged call, or an event from before tracing, the span starts now."""
+        """Return an event's span, and start one now for a merged call or for an event accepted before tracing began."""
         known = self._events.get(delivery.id)
         if known is not None:
             return known
@@ -175,7 +176,7 @@ class Spans:
         known.leave(error)
         _end(known.span, error)
 
-    # -- calls of a pool ------------------------------------------------------------------------------------------
+    # -- pool calls -----------------------------------------------------------------------------------------------
 
     def _call_started(self, sender: Any, *, call: Any) -> None:
         function = call.spec.function
@@ -191,7 +192,7 @@ class Spans:
             span.set_attribute("lifecycle.member", call.worker.id)
         _end(span, error)
 
-    # -- tasks of a flow ------------------------------------------------------------------------------------------
+    # -- flow tasks -----------------------------------------------------------------------------------------------
 
     def _task_started(self, sender: Any, *, task: Any) -> None:
         span = self._tracer.start_span(
@@ -211,7 +212,7 @@ class Spans:
 
 
 def _leave_later(left: dict[int, _CurrentSpan]) -> None:
-    """Restore the previous span when a handler ends, so that the next event does not inherit the span."""
+    """Restore the previous span when each handler finishes, so that the next event does not inherit its span."""
 
     def ended(_sender: object, *, delivery: Delivery, **_: object) -> None:
         if (current := left.pop(delivery.id, None)) is not None:
@@ -226,7 +227,7 @@ def _leave_later(left: dict[int, _CurrentSpan]) -> None:
 
 
 def _end(span: Span, error: BaseException | None, outcome: str = "") -> None:
-    """End ``span`` with an outcome, which is taken from ``error`` by default. Dropped events do not count as failed."""
+    """End ``span`` with ``outcome``, or with the one that ``error`` implies. Dropped events are not errors."""
     outcome = outcome or _outcome(error)
     span.set_attribute(_OUTCOME, outcome)
     if error is not None and outcome == "failed":
@@ -258,7 +259,7 @@ def _outcome(error: BaseException | None) -> str:
 
 
 def _above(delivery: Delivery) -> Context:
-    """Return the parent context: that of the handler that emitted the event, or of a sender outside the program."""
+    """Return the context of the handler that emitted the event or, for an external event, of its sender."""
     here = contexts.get_current()
     if delivery.parent is not None:
         return here
@@ -267,7 +268,7 @@ def _above(delivery: Delivery) -> Context:
 
 
 def _sent_with(event: object) -> dict[str, str]:
-    """Return an event's trace headers. The event may come from any sender, with any kind of headers."""
+    """Return an event's trace headers. The event may come from any sender, so its headers can have any type."""
     headers: Any = getattr(event, "headers", None)
     if not isinstance(headers, Mapping):
         return {}
@@ -281,6 +282,6 @@ def _text(headers: Mapping[Any, Any], name: str) -> str:
 
 
 def _traceparent(span: Span) -> str:
-    """Return the span in the W3C format; empty for a span that is not recorded."""
+    """Return the span in W3C format, or an empty string if the span is not recorded."""
     it = span.get_span_context()
     return f"00-{it.trace_id:032x}-{it.span_id:016x}-{it.trace_flags:02x}" if it.is_valid else ""

@@ -1,4 +1,4 @@
-"""`ControlSocket`: the Unix socket through which `lifecycle ctl` queries and controls a program of the same user."""
+"""`ControlSocket`: a Unix socket through which `lifecycle ctl` queries and controls programs run by the same user."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ __all__ = ["ControlSocket"]
 
 _log = logging.getLogger("lifecycle.observe")
 
-#: Maximum number of bytes in a name. The whole socket address, with directory and suffix, is limited to about a
-#: hundred.
+#: The maximum length of a name, in bytes. The whole socket address, including its directory and suffix, is limited to
+#: about a hundred.
 _LONGEST = 64
 
-#: A process id in a socket's file name.
+#: Matches a process id in a socket's file name.
 _PID = re.compile("[1-9][0-9]{0,8}", re.ASCII)
 
 
 class ControlSocket(Auxiliary):
-    """Server through which ``lifecycle ctl`` queries and controls this program. Pass it to `run`, preferably first.
+    """A server through which ``lifecycle ctl`` queries and controls this program. Pass it to `run`, preferably first.
 
     The server accepts HTTP requests on the Unix socket ``NAME.sock`` in the first of these directories that is
-    available: ``$XDG_RUNTIME_DIR/lifecycle``, ``$RUNTIME_DIRECTORY/lifecycle``, ``/tmp/lifecycle-UID``. The directory
-    has mode 0700 and the socket mode 0600. Only our own user and root may connect. If another user owns the directory
-    in ``/tmp``, a warning is logged and ``~/.local/state/lifecycle`` is used.
+    available: ``$XDG_RUNTIME_DIR/lifecycle``, ``$RUNTIME_DIRECTORY/lifecycle``, ``/tmp/lifecycle-UID``. Only the user
+    running the program and root can connect: the directory has mode 0700, and the socket has mode 0600. If another user
+    owns the directory in ``/tmp``, the server logs a warning and uses ``~/.local/state/lifecycle``.
 
-    ``name`` defaults to the program's name: its file or module. If another running program uses that name, the process
-    id is added. If a killed program left a socket with this name, the socket is replaced. Leftover sockets with a
-    process id in their names are removed.
+    ``name`` defaults to the program's file or module name. If another running program already uses that name, the
+    server appends the process id. It replaces a socket with the same name that a killed program left behind, and
+    removes leftover sockets with a process id in their names.
 
-    With `run`, the socket opens before the next main starts, and closes last. It does not keep the program running when
-    the other mains have ended. If the socket cannot be opened, a warning is logged, and the program runs without it.
-    Inside a lifetime, you can use ``async with`` instead. It raises `OSError` if the socket cannot be opened, and
-    `LookupError` outside a lifetime.
+    When passed to `run`, the server opens before the mains that follow it start, and closes last. It does not keep the
+    program running once the other mains have finished. If the socket cannot be opened, the server logs a warning, and
+    the program runs without it. Inside a lifetime, you can use ``async with`` instead, which raises `OSError` if the
+    socket cannot be opened and `LookupError` outside a lifetime.
 
     Raises:
         ValueError: if ``name`` is not a valid file name.
@@ -59,7 +59,7 @@ class ControlSocket(Auxiliary):
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__()
-        #: The name that clients use. When the socket opens, a process id may be added.
+        #: The name that clients use. A process id may be appended when the socket opens.
         self.name: str = _tidy(program_name()) if name is None else _checked(name)
         self._wanted = self.name
         self._path: Path | None = None
@@ -69,7 +69,7 @@ class ControlSocket(Auxiliary):
 
     @property
     def path(self) -> Path | None:
-        """The socket's path; None while the socket is closed."""
+        """The socket's path, or None while the socket is closed."""
         return self._path
 
     async def run(self) -> None:
@@ -87,18 +87,18 @@ class ControlSocket(Auxiliary):
         console = await held.enter_async_context(Console())
         file = self._listen(held)
         held.push_async_callback(_ended, asyncio.create_task(_serve(console, file.socket), name=repr(self)))
-        # The file is removed first, so that no new client can connect.
+        # Remove the file first, so that no new client can connect.
         held.callback(file.remove)
 
     def _listen(self, held: AsyncExitStack) -> SocketFile:
-        """Listen under the requested name, or under that name with the process id."""
+        """Listen under the requested name or, if it is taken, under that name with the process id appended."""
         where = _make_directory()
         with _locked(where):
             _remove_stale(where)
             for name in (self._wanted, f"{self._wanted}-{os.getpid()}"):
                 path = where / f"{name}.sock"
                 try:
-                    # This context must outlive the socket, because removing the socket also needs the address.
+                    # This context must outlive the socket, because removing the socket also requires its address.
                     file = SocketFile(held.enter_context(addressed(path)))
                 except OSError as error:
                     if error.errno != errno.EADDRINUSE:
@@ -116,18 +116,18 @@ class ControlSocket(Auxiliary):
 
 
 async def _serve(console: Console, at: socket) -> None:
-    """Serve until cancelled. After an error, the program continues, but clients are rejected."""
+    """Serve until cancelled. If serving fails, the program keeps running, but clients can no longer connect."""
     try:
         await _answer(console, at)
     except Exception:  # noqa: BLE001  # an error here must not end the program
-        _log.exception("the control socket failed; lifecycle ctl will not find this program")
+        _log.exception("the control socket failed; lifecycle ctl can no longer find this program")
         at.close()
 
 
 async def _answer(console: Console, at: socket) -> None:
-    """Serve the API. The server module is slow to import, so it is imported at the first connection."""
+    """Serve the API. We import the server module only when a client connects, because the import is slow."""
     await _wait_readable(at)
-    # The import runs in a thread, so that it does not block the loop. The connection waits in the backlog.
+    # The import runs in a thread to avoid blocking the loop. Meanwhile, the connection waits in the backlog.
     await asyncio.to_thread(import_module, "lifecycle.observe.http.api")
     from lifecycle.observe.http.api import control_app
     from lifecycle.observe.http.server import serving
@@ -151,7 +151,7 @@ async def _ended(serving: asyncio.Task[None]) -> None:
 
 
 def _make_directory() -> Path:
-    """Create the directory for the socket, and return it: the usual one, or the fallback."""
+    """Create and return the directory for the socket: the usual one, or the fallback."""
     where = directory()
     try:
         _make(where)
@@ -169,10 +169,10 @@ def _make_directory() -> Path:
 
 
 def _make(where: Path) -> None:
-    """Create the directory, and allow access to our user only.
+    """Create the directory, accessible only to our user.
 
     Raises:
-        OSError: if the directory cannot be used. The message contains the reason and suggests setting XDG_RUNTIME_DIR.
+        OSError: if the directory cannot be used. The message gives the reason and suggests setting XDG_RUNTIME_DIR.
     """
     try:
         where.mkdir(mode=0o700, exist_ok=True)
@@ -184,7 +184,7 @@ def _make(where: Path) -> None:
 
 @contextmanager
 def _locked(where: Path) -> Generator[None]:
-    """Within the context, prevent other programs from looking for a free name or taking one."""
+    """Hold a lock on the directory, so that no other program can choose a socket name at the same time."""
     import fcntl  # not available on all systems
 
     descriptor = os.open(where, os.O_RDONLY | os.O_DIRECTORY)
@@ -196,11 +196,11 @@ def _locked(where: Path) -> Generator[None]:
 
 
 def _remove_stale(where: Path) -> None:
-    """Remove sockets that killed programs left with a pid in their names. No other program would reuse them."""
+    """Remove leftover sockets with a process id in their names, because no other program would ever reuse them."""
     for path in where.glob("*-*.sock"):
         pid = path.stem.rpartition("-")[2]
         if _PID.fullmatch(pid) and has_ended(int(pid)):
-            # The socket is kept if a process is listening on it, for example in a different pid namespace.
+            # Keep the socket if a process is listening on it. The process may be in a different pid namespace.
             with suppress(OSError), addressed(path) as address:
                 clear(address)
 
@@ -209,11 +209,13 @@ def _checked(name: str) -> str:
     if not isinstance(name, str):
         raise TypeError(f"the name must be a string such as 'api', got {name!r}")
     if name != _tidy(name):
-        raise ValueError(f"{name!r} cannot name a socket; use printable text without slashes, such as {_tidy(name)!r}")
+        raise ValueError(
+            f"{name!r} is not a valid socket name; use printable text without slashes, such as {_tidy(name)!r}"
+        )
     return name
 
 
 def _tidy(name: str) -> str:
-    """Return ``name`` as a file name that is easy to type."""
+    """Turn ``name`` into a file name that is easy to type."""
     plain = "".join(each if each.isprintable() and each != "/" else "_" for each in name).lstrip(".- ")
     return plain.encode()[:_LONGEST].decode(errors="ignore") or "python"

@@ -1,4 +1,4 @@
-"""`HookObserver`: base class for components that listen to hooks in a context, or while a program runs."""
+"""`HookObserver`: a base class for components that listen to hooks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ __all__ = ["HookObserver"]
 
 
 class HookObserver(Auxiliary):
-    """Base class for components that listen to hooks. Pass them to `run`, preferably first, or use ``async with``.
+    """A base class for components that listen to hooks. Pass them to `run`, preferably first, or use ``async with``.
 
-    When a program ends, an observer listens until the shutdown hooks have run, to record those as well.
+    During a shutdown, an observer keeps listening until the shutdown hooks have run, so that it can record those as
+    well.
     """
 
     _taken: ClassVar[str] = "is already open; create another"
@@ -30,7 +31,7 @@ class HookObserver(Auxiliary):
         self._lifetime: Lifetime | None = None
 
     async def _open(self, held: AsyncExitStack) -> None:
-        # After an exit during a shutdown, the observer is still listening.
+        # If the context was exited during a shutdown, the observer is still listening.
         await self._stop()
         life = current_life.get(None)
         self._lifetime = None if life is None else life.lifetime
@@ -47,7 +48,7 @@ class HookObserver(Auxiliary):
         await self._held.aclose()
 
     def _begin(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:
-        """Start to listen. Add the cleanup to ``held``."""
+        """Start listening, and add the cleanup to ``held``."""
         raise NotImplementedError
 
     @staticmethod

@@ -1,6 +1,6 @@
-"""Context for log records: the event, worker, flow and span that the logging code runs in.
+"""Context for log records: the event, worker, flow and span in which a message is logged.
 
-This module configures no logging. The program installs the filter or the formatter.
+This module does not configure logging. Your program installs the filter or the formatter.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ContextFilter", "JsonFormatter", "context", "structlog_context"]
 
-#: The attributes added to each record, for formats such as ``%(topic)s``. Unknown values are empty.
+#: The attributes added to each record, for format strings such as ``%(topic)s``. Unknown values are empty strings.
 _NAMES = ("event_id", "topic", "worker", "flow", "traceparent")
 
-#: The attributes that the standard library sets, and those that the formatter writes elsewhere.
+#: The attributes that the standard library sets, and those that the formatter outputs under a different name.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", *_NAMES}
 
 _VARIABLES = (("worker", current_worker), ("flow", current_flow), ("traceparent", current_span))
@@ -41,11 +41,11 @@ def context() -> dict[str, object]:
 
 
 class ContextFilter(logging.Filter):
-    """A filter that adds ``event_id``, ``topic``, ``worker``, ``flow`` and ``traceparent``, and drops no record.
+    """A filter that adds ``event_id``, ``topic``, ``worker``, ``flow`` and ``traceparent``, and never drops a record.
 
-    Unknown values are empty strings. Values that a record already has are kept. Add the filter to a handler, because a
-    logger's filters see only records from that logger. With a ``QueueHandler``, add the filter to that handler: the
-    other handlers run in another thread, which does not have the context.
+    Unknown values become empty strings. If a record already has a value, the filter keeps it. Add the filter to a
+    handler rather than a logger, because a logger's filters only see records logged directly to that logger. If you use
+    a ``QueueHandler``, add the filter to it: the handlers behind the queue run in another thread, without the context.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -58,17 +58,18 @@ class ContextFilter(logging.Filter):
 
 
 def structlog_context(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Add the known values from `context` to ``event``, as a structlog processor. Existing values are kept."""
+    """Add the known values from `context` to ``event``, as a structlog processor. Values already present are kept."""
     for name, value in context().items():
         event.setdefault(name, value)
     return event
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as one line of JSON with ``time`` (UTC), ``level``, ``logger``, ``message`` and optional fields.
+    """A formatter that writes each record as one line of JSON.
 
-    The optional fields are the context from `ContextFilter` (with or without the filter), the values from ``extra``,
-    and ``exception`` and ``stack`` as texts. A value that JSON does not support is written as its repr.
+    Every line has the fields ``time`` (in UTC), ``level``, ``logger`` and ``message``. When available, it also has the
+    same context that `ContextFilter` adds (the filter is not required), the values passed as ``extra``, and the text
+    fields ``exception`` and ``stack``. A value that JSON does not support is written as its repr.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -79,7 +80,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": _message(record),
         }
-        # The filter's values take precedence, because the record may come from another thread.
+        # Values set by the filter take precedence, because the record may come from another thread.
         here = context()
         fields |= {name: value for name in _NAMES if (value := record.__dict__.get(name, here.get(name)))}
         extra = {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
@@ -97,7 +98,7 @@ def _timestamp(moment: float) -> str:
 
 
 def _message(record: logging.LogRecord) -> str:
-    """Return the message, or its format string if the arguments do not match it."""
+    """Return the message, or only its format string if the arguments do not match it."""
     try:
         return record.getMessage()
     except Exception:  # noqa: BLE001  # the repr of an argument may raise anything
@@ -108,7 +109,7 @@ def _encoded(fields: dict[str, Any]) -> str:
     try:
         return json.dumps(fields, default=_repr, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
-        # Possible causes: NaN, keys that are not strings, or a value that contains itself.
+        # The object may contain NaN, keys that are not strings, or a reference to itself.
         return json.dumps(
             {name: value if type(value) in (str, int) else _repr(value) for name, value in fields.items()}
         )
@@ -117,5 +118,5 @@ def _encoded(fields: dict[str, Any]) -> str:
 def _repr(value: object) -> str:
     try:
         return repr(value)
-    except Exception:  # noqa: BLE001  # an object may be incomplete when it is logged
+    except Exception:  # noqa: BLE001  # an object can be logged before it is fully initialized
         return f"({type(value).__name__} that cannot be shown)"

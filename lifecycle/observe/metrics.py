@@ -1,7 +1,7 @@
-"""The metrics: one table of everything that is counted, timed and read, and the policy for label values.
+"""The metrics: a single table that defines all counters, histograms and gauges, and the policy for their label values.
 
-Prometheus and OpenTelemetry only export this table. Each metric serves an alert, or the diagnosis after an alert. You
-can count other hooks with a line of your own. ``docs/reference/metrics.md`` lists when to alert.
+The Prometheus and OpenTelemetry modules only export this table. Each metric either triggers an alert or helps to
+diagnose one; ``docs/reference/metrics.md`` suggests alerts. To count other hooks, connect a receiver of your own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lifecycle.hooks import Hook
     from lifecycle.runtime.lifetimes import Lifetime
 
-    #: Returns the label values, given the sender of a hook and its arguments.
+    #: Returns the label values for a hook's sender and arguments.
     LabelsOf: TypeAlias = Callable[[Any, Mapping[str, Any]], tuple[object, ...]]
 
 __all__ = [
@@ -53,13 +53,14 @@ _log = logging.getLogger("lifecycle.observe")
 
 T = TypeVar("T")
 
-#: Histogram bounds in seconds, from a handler that only computes to a build.
+#: Histogram bounds in seconds. They range from quick computations to builds.
 BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 300.0)
 
-#: The number of seconds that another thread waits for the loop. If the loop is blocked, no gauges are exported.
+#: How many seconds other threads wait for the loop to read the gauges. If the loop is blocked for longer, no gauges are
+#: exported.
 _LOOP_TIMEOUT: Final = 2.0
 
-#: Maximum number of characters in a logged error.
+#: The maximum length of a logged error, in characters.
 _ERROR: Final = 500
 
 _UNKNOWN, _OTHER = "unknown", "other"
@@ -71,7 +72,7 @@ LANES: Final = "lifecycle.lane.waiting"
 SATURATION: Final = "lifecycle.pool.saturation"
 WORKERS: Final = "lifecycle.workers"
 
-#: For each gauge, its label values and its value.
+#: The values of each gauge, by the gauge's name and the label values.
 Readings: TypeAlias = dict[str, dict[tuple[object, ...], float]]
 
 
@@ -80,37 +81,37 @@ Readings: TypeAlias = dict[str, dict[tuple[object, ...], float]]
 
 @dataclass(frozen=True, slots=True)
 class LabelPolicy:
-    """The allowed label values, so that no name in your program creates an unbounded number of series.
+    """Restrictions on label values, so that names in your program cannot create an unbounded number of series.
 
-    An empty value becomes ``unknown``. A value that is too long is truncated and ends in ``…``. If ``allow`` lists the
-    values for a label, any other value becomes ``other``. With ``strict``, any other value is not counted at all.
+    An empty value becomes ``unknown``, and a value that is too long is truncated and ends in ``…``. If ``allow`` lists
+    the values for a label, any other value becomes ``other`` or, with ``strict``, is not counted at all.
 
     Raises:
-        ValueError: for a label that no metric has, or a bound below 1.
+        ValueError: if no metric has one of the labels, or a bound is below 1.
         TypeError: if a label's values are a single string.
     """
 
-    #: Allowed values by label. A label that is not listed accepts any value.
+    #: The allowed values for each label. A label that is not listed accepts any value.
     allow: Mapping[str, Collection[str]] = field(default_factory=dict[str, Collection[str]])
     strict: bool = False
-    #: Maximum number of characters in a value.
+    #: The maximum length of a value, in characters.
     max_length: int = 64
-    #: Maximum number of series per metric. In further series, all labels have the value ``other``.
+    #: The maximum number of series per metric. Once it is reached, all new label values are recorded as ``other``.
     max_series: int = 1000
 
     def __post_init__(self) -> None:
         for label, values in self.allow.items():
             if label not in LABELS:
-                raise ValueError(f"no metric has the label of allow={{{label!r}: …}}; give one of {', '.join(LABELS)}")
+                raise ValueError(f"no metric has the label {label!r} in allow; expected one of {', '.join(LABELS)}")
             if isinstance(values, str):
-                raise TypeError(f"allow={{{label!r}: {values!r}}} is a single string; give the values in a list")
+                raise TypeError(f"allow={{{label!r}: {values!r}}} is a single string; pass a list of values")
         for name, number in {"max_length": self.max_length, "max_series": self.max_series}.items():
             if number < 1:
-                raise ValueError(f"{name}={number!r} must be 1 or more")
+                raise ValueError(f"{name} must be 1 or more, got {number!r}")
 
 
 def exported_values(policy: LabelPolicy, labels: tuple[str, ...], values: tuple[object, ...]) -> tuple[str, ...] | None:
-    """Return the values that ``policy`` allows for one series' labels; None if the series must not be counted."""
+    """Return one series' label values as ``policy`` exports them, or None if the series must not be counted."""
     exported = [_exported(policy, label, value) for label, value in zip(labels, values, strict=True)]
     kept = tuple(text for text in exported if text is not None)
     return kept if len(kept) == len(labels) else None
@@ -135,7 +136,7 @@ def checked_policy(labels: LabelPolicy | None) -> LabelPolicy:
     if labels is None:
         return LabelPolicy()
     if not isinstance(labels, LabelPolicy):
-        raise TypeError(f"labels={labels!r} is not a policy; give LabelPolicy(…)")
+        raise TypeError(f"labels must be a LabelPolicy, got {labels!r}")
     return labels
 
 
@@ -144,7 +145,7 @@ def checked_policy(labels: LabelPolicy | None) -> LabelPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric with a value for each set of labels.
+    """A metric with one value for each combination of label values.
 
     The name is in OpenTelemetry's format. For Prometheus, dots become ``_``, and the unit and ``_total`` are appended.
     """
@@ -155,11 +156,11 @@ class Metric:
 
     @property
     def plain_name(self) -> str:
-        """The name for Prometheus, without unit and ``_total``."""
+        """The name for Prometheus, without the unit or ``_total``."""
         return self.name.replace(".", "_")
 
     def attributes(self, labels: tuple[str, ...]) -> dict[str, str]:
-        """Return the metric's label values by name."""
+        """Return the label values by label name."""
         return dict(zip(self.labels, labels, strict=True))
 
 
@@ -169,29 +170,29 @@ def _always(_: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Counter(Metric):
-    """A count of a hook's announcements."""
+    """A metric that counts how many times a hook is called."""
 
     hook: Hook
     labels_of: LabelsOf
-    #: Returns whether to count an announcement.
+    #: Returns whether to count a call with these arguments.
     counts: Callable[[Mapping[str, Any]], bool] = _always
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram(Metric):
-    """Durations in seconds that a hook announces."""
+    """A metric that records durations, in seconds, passed to a hook."""
 
     hook: Hook
     labels_of: LabelsOf
-    #: The hook's argument that contains the duration.
+    #: The name of the hook's argument that contains the duration.
     seconds: str
 
 
 @dataclass(frozen=True, slots=True)
 class Gauge(Metric):
-    """A value that is read by `GaugeReader` when it is exported."""
+    """A metric whose value `GaugeReader` reads during each export."""
 
-    #: Combines two readings that have the same labels under the policy.
+    #: Combines two readings whose labels become equal under the policy.
     combine: Callable[[float, float], float] = float.__add__
 
     def series(self, readings: Mapping[tuple[object, ...], float], policy: LabelPolicy) -> dict[tuple[str, ...], float]:
@@ -218,7 +219,7 @@ def _has_error(arguments: Mapping[str, Any]) -> bool:
 HISTOGRAMS: Final = (
     Histogram(
         "lifecycle.handler.duration",
-        "Duration of handler calls that returned, in seconds.",
+        "Duration of successful handler calls, in seconds.",
         ("pattern",),
         hooks.handler_finished,
         lambda _, given: (given["pattern"] or "",),
@@ -226,7 +227,7 @@ HISTOGRAMS: Final = (
     ),
     Histogram(
         "lifecycle.pool.call.wait",
-        "Time that pool calls waited for a worker, in seconds.",
+        "Time that pool calls spent waiting for a worker, in seconds.",
         ("pool", "function"),
         hooks.call_finished,
         lambda pool, given: (pool.name, given["function"]),
@@ -234,7 +235,7 @@ HISTOGRAMS: Final = (
     ),
     Histogram(
         "lifecycle.pool.call.duration",
-        "Time that pool calls ran in a worker, in seconds.",
+        "Time that pool calls spent running in a worker, in seconds.",
         ("pool", "function"),
         hooks.call_finished,
         lambda pool, given: (pool.name, given["function"]),
@@ -257,17 +258,19 @@ COUNTERS: Final = (
         hooks.event_dropped,
         lambda _, given: (given["pattern"] or "",),
     ),
-    Counter("lifecycle.events.unrouted", "Events that no handler took.", (), hooks.event_unrouted, lambda _, __: ()),
+    Counter(
+        "lifecycle.events.unrouted", "Events that no handler accepted.", (), hooks.event_unrouted, lambda _, __: ()
+    ),
     Counter(
         "lifecycle.source.failures",
-        "Sources that raised an exception.",
+        "Exceptions raised by sources.",
         ("source",),
         hooks.source_failed,
         lambda _, given: (source_name(given["source"]),),
     ),
     Counter(
         "lifecycle.worker.failed",
-        "Workers that ended with an error.",
+        "Workers that failed.",
         ("worker_type",),
         hooks.worker_failed,
         lambda _, given: (getattr(given["worker"], "kind", ""),),
@@ -281,7 +284,7 @@ COUNTERS: Final = (
     ),
     Counter(
         "lifecycle.child.restarts",
-        "Restarts of a worker by its supervisor.",
+        "Times that a supervisor restarted a worker.",
         ("supervisor", "child"),
         hooks.worker_restarted,
         lambda supervisor, given: (supervisor.name, given["worker"].name),
@@ -303,7 +306,7 @@ COUNTERS: Final = (
     ),
     Counter(
         "lifecycle.flow.ended",
-        "Flows that ended.",
+        "Flows that finished.",
         ("flow", "state"),
         hooks.flow_ended,
         lambda flow, given: (flow.name, given["state"]),
@@ -313,7 +316,7 @@ COUNTERS: Final = (
     ),
     Counter(
         "lifecycle.critical_section.finished",
-        "Critical sections that ended.",
+        "Critical sections that finished.",
         ("success",),
         hooks.critical_finished,
         lambda _, given: ("false" if given["error"] else "true",),
@@ -332,19 +335,19 @@ GAUGES: Final = (
     Gauge(LANES, "Events waiting in a lane.", ("lane",)),
     Gauge(WORKERS, "Workers, including those in supervisors and pools.", ("worker_type", "status")),
     Gauge(SATURATION, "Share of a pool's slots in use, from 0 to 1.", ("pool",), max),
-    Gauge(FLOWS, "Flows that have not ended.", ("flow", "state")),
-    Gauge(INBOXES, "Webhook messages that were accepted but not handled yet.", ("inbox", "state")),
-    Gauge(JOBS, "Jobs in a queue that this program works on.", ("queue", "state")),
+    Gauge(FLOWS, "Flows that have not finished yet.", ("flow", "state")),
+    Gauge(INBOXES, "Webhook messages that have been accepted but not handled yet.", ("inbox", "state")),
+    Gauge(JOBS, "Jobs in the queues that this program processes.", ("queue", "state")),
 )
 
-#: All labels, and the meaning of each.
+#: All labels and their meanings.
 LABELS: Final = {
-    "child": "name of a worker in its supervisor",
+    "child": "name of the worker within its supervisor",
     "error": "type of the exception",
-    "flow": "name in the definition of the flow",
+    "flow": "name of the flow's definition",
     "function": "name of the called function",
     "inbox": "file of the inbox",
-    "lane": "name of the lane: that of a route, or of several routes that share it",
+    "lane": "name of the lane, which serves one route or several routes that share it",
     "pattern": "pattern of the route",
     "pool": "name of the pool",
     "queue": "file or server of the job queue",
@@ -361,18 +364,19 @@ LABELS: Final = {
 
 
 class Series(Generic[T]):
-    """Finds the series for a set of label values. Values that become equal under the policy share a series."""
+    """Finds the series for a set of label values. Sets that become equal under the policy share a series."""
 
     def __init__(self, labels: tuple[str, ...], policy: LabelPolicy, make: Callable[[tuple[str, ...]], T]) -> None:
         self._labels = labels
         self._policy = policy
         self._make = make
         self._series: dict[tuple[str, ...], T] = {}
-        # Series by the announced values. The size is limited to a few times the maximum number of series.
+        # Caches series by their original label values. Its size is limited to a multiple of the maximum number of
+        # series.
         self._cache: dict[tuple[object, ...], T | None] = {}
 
     def of(self, values: tuple[object, ...]) -> T | None:
-        """Return the series for ``values``; None if the values must not be counted."""
+        """Return the series for ``values``, or None if they must not be counted."""
         try:
             return self._cache[values]
         except KeyError:
@@ -396,7 +400,10 @@ class Series(Generic[T]):
 def timing(
     metric: Histogram, policy: LabelPolicy, make: Callable[[tuple[str, ...]], Callable[[float], object]]
 ) -> Callable[..., None]:
-    """Return a receiver for the hook of ``metric``; ``make`` returns a function that records seconds in a series."""
+    """Return a hook receiver that records durations.
+
+    ``make`` creates a series for the given label values, and returns a function that records a duration in it.
+    """
     labels_of, seconds, series = metric.labels_of, metric.seconds, Series(metric.labels, policy, make)
 
     def time(sender: Any, **given: Any) -> None:
@@ -409,7 +416,10 @@ def timing(
 def counting(
     metric: Counter, policy: LabelPolicy, make: Callable[[tuple[str, ...]], Callable[[], object]]
 ) -> Callable[..., None]:
-    """Return a receiver for the hook of ``metric``; ``make`` returns a function that increments a series."""
+    """Return a hook receiver that counts calls.
+
+    ``make`` creates a series for the given label values, and returns a function that increments it.
+    """
     labels_of, counts, series = metric.labels_of, metric.counts, Series(metric.labels, policy, make)
 
     def count(sender: Any, **given: Any) -> None:
@@ -423,20 +433,21 @@ def counting(
 
 
 class GaugeReader:
-    """Reads the gauges for the components under ``lifetime``, in the loop's thread. Without a lifetime, it reads none.
+    """Reads the gauges for all components under ``lifetime``, in the loop's thread.
 
-    If a component cannot be read, the error is logged, and the other components are still read.
+    Without a lifetime, it reads nothing. If reading a component fails, the error is logged, and the other components
+    are still read.
     """
 
     def __init__(self, lifetime: Lifetime | None) -> None:
         self._lifetime = lifetime
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        # Components that could not be read. Each is logged once, not at every export.
+        # Components that could not be read. The error is logged once per component rather than at every export.
         self._failed: set[int] = set()
 
     def read(self) -> Readings:
-        """Return the current values, or nothing if the loop is blocked or closed."""
+        """Return the current values, or an empty dict if the loop is blocked or closed."""
         if threading.get_ident() == self._thread:
             return self._read()
         readings: Future[Readings] = Future()
@@ -451,7 +462,7 @@ class GaugeReader:
         for each in () if self._lifetime is None else self._lifetime.components():
             try:
                 _read(each, readings)
-            except Exception as error:  # noqa: BLE001  # a state() that raises hides no other
+            except Exception as error:  # noqa: BLE001  # one failing state() must not hide the other components
                 self._log_once(each, error)
         return readings
 
@@ -468,7 +479,7 @@ def _read(component: Any, into: Readings) -> None:
         for lane in component.lanes():
             _add(into[LANES], (lane.name,), lane.waiting)
         return
-    # Only the runs, because the state() of `Flows` would describe every item in them.
+    # We read only the runs, because calling state() on `Flows` would describe every item in every run.
     if isinstance(getattr(component, "runs", None), tuple):
         for run in component.runs:
             _add(into[FLOWS], (run.name, run.state), 1)
@@ -482,7 +493,7 @@ def _read(component: Any, into: Readings) -> None:
 
 
 def _read_worker(state: WorkerState, worker: Any, into: Readings) -> None:
-    """Count a worker and its children. ``worker`` itself is used only for a pool's statistics."""
+    """Count a worker and its children. ``worker`` itself is only needed for a pool's statistics."""
     _add(into[WORKERS], (state.kind, state.status), 1)
     if state.kind == "pool" and worker is not None and state.status in ("running", "suspended"):
         into[SATURATION][(state.name,)] = worker.stats().saturation
@@ -494,7 +505,7 @@ def _read_worker(state: WorkerState, worker: Any, into: Readings) -> None:
 
 
 def _child(worker: Any, name: str) -> Any:
-    """Return the worker for a supervisor's child; None if the child is not running."""
+    """Return the worker for a supervisor's child, or None if the child is not running."""
     try:
         return worker[name]
     except (KeyError, TypeError):

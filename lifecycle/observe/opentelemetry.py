@@ -1,6 +1,6 @@
-"""`OpenTelemetryMetrics` and `OpenTelemetryTraces`: metrics and spans for the SDK that a program has configured.
+"""`OpenTelemetryMetrics` and `OpenTelemetryTraces`: metrics and spans for the SDK that your program configures.
 
-They need OpenTelemetry's API (the extra ``otel``), but no SDK.
+This module needs OpenTelemetry's API (the extra ``otel``), but not its SDK.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NAME = "lifecycle"
 
 
 class _Flusher:
-    """Flushes ``provider`` in a thread, for at most ``seconds``."""
+    """Flushes ``provider`` in a thread, and waits at most ``seconds`` for it to finish."""
 
     def __init__(self, what: str, provider: Any, flush_timeout: Duration) -> None:
         self._what = what
@@ -44,7 +44,7 @@ class _Flusher:
         self._seconds = in_seconds("flush_timeout", flush_timeout, finite=True)
 
     async def flush(self) -> None:
-        """Send the remaining data. Data that is not sent in time is lost, which is logged."""
+        """Send the remaining data. If not all of it is sent in time, log a warning."""
         force = getattr(self._provider, "force_flush", None)
         if not callable(force):
             return
@@ -55,26 +55,26 @@ class _Flusher:
                 sent = await loop.run_in_executor(thread, force, int(self._seconds * 1000))
         except TimeoutError:
             sent = False
-        except Exception as error:  # noqa: BLE001  # an exporter's error must not prevent a normal end
+        except Exception as error:  # noqa: BLE001  # an exporter's error must not prevent a normal exit
             _log.error("could not send %s: %r", self._what, error)
             return
         finally:
             thread.shutdown(wait=False)
-        # Some providers return None on success.
+        # We do not test for falsehood, because some providers return None on success.
         if sent is False:
             _log.warning("could not send all %s within %g s", self._what, self._seconds)
 
 
 class OpenTelemetryMetrics(HookObserver):
-    """Counts and durations from hooks, and gauges that are read whenever the SDK collects.
+    """Counts and durations from hooks, and gauges that are read whenever the SDK collects metrics.
 
     The metrics are the same as in `PrometheusMetrics`. Pass this object to `run`, preferably first, or use ``async
-    with``. When it closes, it flushes the provider. When a program ends, it closes after the shutdown hooks.
+    with``. It flushes the provider when it closes, which, during a shutdown, is after the shutdown hooks have run.
 
     Args:
-        provider: the meter provider; by default the process's provider.
+        provider: the meter provider; by default, the global one.
         labels: the policy for attribute values.
-        flush_timeout: the maximum number of seconds for the flush. The lifetime's ``hook_timeout`` also limits it.
+        flush_timeout: the maximum number of seconds to wait for the flush, which ``Lifetime.hook_timeout`` also limits.
 
     Raises:
         ModuleNotFoundError: if OpenTelemetry's API is not installed.
@@ -102,7 +102,7 @@ class OpenTelemetryMetrics(HookObserver):
         return f"<OpenTelemetryMetrics for {self._provider!r}>"
 
     def _begin(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:
-        # Callbacks run in reverse order, so the flush is last.
+        # Exit callbacks run in reverse order, so the flush happens last.
         held.push_async_callback(self._flusher.flush)
         self._reader = metrics.GaugeReader(lifetime)
         held.callback(setattr, self, "_reader", None)
@@ -128,19 +128,20 @@ class OpenTelemetryMetrics(HookObserver):
 
 
 class OpenTelemetryTraces(HookObserver):
-    """Spans for events and their handlers, for calls in a pool, and for tasks in a flow.
+    """Spans for events and their handlers, for pool calls, and for the tasks in a flow.
 
-    An event's span lasts from its acceptance to its outcome. The parent is the span of the handler that emitted the
-    event, or the span in the event's header ``traceparent``. The handler's span is a child of the event's span, and is
-    the current span while the handler runs. If a debounce window merges events, their spans end, and the span of the
-    resulting call links to them. Calls in a pool and started processes inherit the current span.
+    An event's span lasts from the moment the event is accepted until its outcome is known. Its parent is the span of
+    the handler that emitted the event or, for an external event, the span in the event's ``traceparent`` header. The
+    handler's span is a child of the event's span, and is the current span while the handler runs. When a debounce
+    window merges events, their spans end, and the span of the resulting call links to them. Pool calls and processes
+    that you start inherit the current span.
 
-    Pass this object to `run`, preferably first, or use ``async with``. When it closes, it ends open spans and flushes
-    the provider. When a program ends, it closes after the shutdown hooks.
+    Pass this object to `run`, preferably first, or use ``async with``. When it closes, it ends all open spans and
+    flushes the provider. During a shutdown, it closes after the shutdown hooks have run.
 
     Args:
-        provider: the tracer provider; by default the process's provider.
-        flush_timeout: the maximum number of seconds for the flush. The lifetime's ``hook_timeout`` also limits it.
+        provider: the tracer provider; by default, the global one.
+        flush_timeout: the maximum number of seconds to wait for the flush, which ``Lifetime.hook_timeout`` also limits.
 
     Raises:
         ModuleNotFoundError: if OpenTelemetry's API is not installed.
@@ -160,7 +161,7 @@ class OpenTelemetryTraces(HookObserver):
         from lifecycle.observe._spans import Spans
 
         del lifetime
-        # Callbacks run in reverse order, so the flush is last.
+        # Exit callbacks run in reverse order, so the flush happens last.
         held.push_async_callback(self._flusher.flush)
         spans = Spans(self._tracer)
         held.callback(spans.close)

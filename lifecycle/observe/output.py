@@ -1,7 +1,7 @@
-"""The output of a program, copied to listeners. Without listeners, no stream is replaced.
+"""Copies a program's output to listeners. Streams are only replaced while there are listeners.
 
-``sys.stdout``, ``sys.stderr`` and the streams of log handlers are replaced by files that copy the written text. Output
-that a child process writes directly to the file descriptors is not captured.
+While someone is listening, ``sys.stdout``, ``sys.stderr`` and the streams of log handlers are replaced by files that
+also copy the text written to them. Output that a child process writes directly to the file descriptors is not captured.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Listener", "Output"]
 
-#: The maximum number of characters that wait for the loop or for a listener. Beyond that, the oldest are dropped.
+#: The maximum number of characters waiting for the loop or for a listener. Beyond that, the oldest are dropped.
 _BUFFER = 256 * 1024
 
-#: The maximum number of characters dropped at a time. It is small, so that the end of a very long line is kept.
+#: The maximum number of characters dropped at a time. It is small enough to keep the end of a very long line.
 _PIECE = 4096
 
-#: The maximum number of seconds that a command's outcome waits for earlier output.
+#: The maximum number of seconds that a command's outcome is delayed until its output has been read.
 _FLUSH_TIMEOUT = 1.0
 
 
 class _Texts:
-    """A bounded queue of texts that drops and counts the oldest.
+    """A bounded text queue. When it is full, it drops the oldest text and counts the dropped characters.
 
-    Any thread may add texts, and one thread takes them. It has no lock, because a signal handler may also print. If
-    threads add texts at the same time, the length may be wrong until the queue is empty.
+    Any thread may add text, but only one thread takes it. We cannot use a lock here, because a signal handler may print
+    while the lock is held. If several threads add text at the same time, the length may be wrong until the queue is
+    empty.
     """
 
     def __init__(self) -> None:
@@ -56,8 +57,8 @@ class _Texts:
                 self.dropped += oldest
 
     def take(self) -> str:
-        """Remove and return all texts."""
-        # Reset first, so that texts added during the loop are counted.
+        """Remove and return all text."""
+        # Reset the length first, so that text added during the loop is counted.
         self._length = 0
         taken: list[str] = []
         while self._texts:
@@ -66,12 +67,12 @@ class _Texts:
 
 
 class Listener:
-    """The output of the program from now on, as an async iterator of texts."""
+    """An async iterator of everything that the program prints from now on."""
 
     def __init__(self) -> None:
         self._texts = _Texts()
         self._added = asyncio.Event()
-        #: Set while all texts have been taken and the reader waits for more.
+        #: Set while the reader has taken all text and is waiting for more.
         self.idle: asyncio.Event = asyncio.Event()
 
     @property
@@ -80,7 +81,7 @@ class Listener:
         return self._texts.dropped
 
     def add(self, text: str, dropped: int) -> None:
-        """Add ``text``, before which ``dropped`` characters were lost."""
+        """Add ``text``, which follows a gap of ``dropped`` lost characters."""
         self.idle.clear()
         self._texts.dropped += dropped
         self._texts.add(text)
@@ -98,19 +99,19 @@ class Listener:
 
 
 class Output:
-    """Copies the output of the program to all listeners."""
+    """Copies the program's output to all listeners."""
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
         self._copies: list[_Copy] = []
-        # Texts that the loop has yet to distribute, and whether it is scheduled to do so.
+        # Text waiting for the loop to distribute it. `_scheduled` is true once the loop has been asked to do so.
         self._pending = _Texts()
         self._scheduled = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @contextmanager
     def listening(self) -> Generator[Listener]:
-        """Yield a listener for the output within the context."""
+        """Add a listener for the duration of the context, and yield it."""
         listener = Listener()
         if not self._listeners:
             self._replace_streams()
@@ -124,7 +125,7 @@ class Output:
                 self._restore_streams()
 
     async def flush(self) -> None:
-        """Wait until the listeners' readers have taken all output so far, for at most one second."""
+        """Wait until all listeners have read the output so far, but at most one second."""
         self._pass_on()
         with suppress(TimeoutError):
             async with asyncio.timeout(_FLUSH_TIMEOUT):
@@ -132,7 +133,7 @@ class Output:
                     await listener.idle.wait()
 
     def add(self, text: str) -> None:
-        """Add printed ``text``. Any thread may call this."""
+        """Add printed ``text``. This can be called from any thread."""
         self._pending.add(text)
         if self._scheduled:
             return
@@ -143,7 +144,7 @@ class Output:
             self._pending, self._scheduled = _Texts(), False
 
     def _pass_on(self) -> None:
-        # Reset first, so that text printed during this call is scheduled again.
+        # Reset the flag first, so that text printed during this call schedules another one.
         self._scheduled = False
         text, dropped = self._pending.take(), self._pending.dropped
         self._pending.dropped = 0
@@ -162,7 +163,7 @@ class Output:
                 _redirect_handlers(file, cast("TextIO", copy))
 
     def _restore_streams(self) -> None:
-        """Restore the streams, except those that another object, such as a prompt, has replaced in the meantime."""
+        """Restore the original streams, unless other code, such as a prompt, has since replaced our copies."""
         copies, self._copies = self._copies, []
         for copy in copies:
             copy.output = None
@@ -174,11 +175,11 @@ class Output:
 
 
 class _Copy:
-    """A text file that also copies the written text to an `Output`."""
+    """A text file that also copies everything written to it to an `Output`."""
 
     def __init__(self, file: TextIO, output: Output) -> None:
         self.file = file
-        #: The output to copy to; None after the stream was restored.
+        #: The output to copy to, or None once the stream has been restored.
         self.output: Output | None = output
 
     def __getattr__(self, name: str) -> Any:
@@ -202,7 +203,7 @@ class _Copy:
 
 
 def _original(copy: _Copy) -> TextIO:
-    """Return the file behind ``copy``, skipping copies that are no longer in use."""
+    """Return the file behind ``copy``, skipping any copies that are no longer in use."""
     file: Any = copy.file
     while isinstance(file, _Copy) and file.output is None:
         file = file.file
@@ -210,7 +211,7 @@ def _original(copy: _Copy) -> TextIO:
 
 
 def _redirect_handlers(old: object, new: TextIO) -> None:
-    """Make the log handlers that write to ``old`` write to ``new``."""
+    """Switch the log handlers that write to ``old`` to ``new``."""
     for handler in stream_handlers():
         if handler.stream is old:
             handler.setStream(new)

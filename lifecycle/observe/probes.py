@@ -24,7 +24,7 @@ __all__ = ["Check", "Exposed", "ProbeServer"]
 
 _log = logging.getLogger("lifecycle.observe")
 
-#: The timeout in seconds for receiving the headers of a request.
+#: How many seconds a client has to send the request headers.
 _HEADER_TIMEOUT = 10.0
 
 _METHODS = ("GET", "HEAD")
@@ -39,42 +39,43 @@ class Check(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the check in the response."""
+        """The check's name in the response."""
         ...
 
     @property
     def healthy(self) -> bool | None:
-        """The last result; None before the first check."""
+        """The latest result, or None before the first check."""
         ...
 
 
 class Exposed(Protocol):
-    """A provider of the metrics at ``/metrics``, such as `PrometheusMetrics`."""
+    """An object that provides the metrics for ``/metrics``, such as `PrometheusMetrics`."""
 
     def expose(self, accept: str, /) -> tuple[bytes, str]:
-        """Return the metrics and their content type, for the ``Accept`` header of a request."""
+        """Return the metrics and their content type, which depends on the request's ``Accept`` header."""
         ...
 
 
 class ProbeServer(Auxiliary):
-    """HTTP server for health probes and metrics. Pass it to `run`, preferably first.
+    """An HTTP server for health probes and metrics. Pass it to `run`, preferably first.
 
-    - ``/livez``: 200 while the loop runs. A blocked program does not respond in time.
-    - ``/readyz``: 200 after all mains and routers have started, and 503 as soon as the shutdown begins. Sources and
-      mains then continue for ``drain_delay`` seconds (limited by ``exit_timeout``), so that load balancers notice the
-      change.
-    - ``/healthz``: 200 if `Lifetime.health` is ready, so that no worker has failed, and the last result of each of
-      ``checks`` was healthy. The response lists the checks. The request does not run them.
-    - ``/metrics``: the metrics, if ``metrics`` is given.
+    - ``/livez`` returns 200 while the event loop runs. If the loop is blocked, the probe times out.
+    - ``/readyz`` returns 200 once all mains and routers have started, and 503 as soon as the shutdown begins. Sources
+      and
+      mains then continue for ``drain_delay`` seconds (limited by ``exit_timeout``), so that load balancers have time to
+      notice the change.
+    - ``/healthz`` returns 200 if `Lifetime.health` is ready, which means that no worker has failed, and if the latest
+      result of each of the ``checks`` was healthy. The response lists these results. A request does not run the checks.
+    - ``/metrics`` returns the metrics if you pass ``metrics``.
 
-    The server accepts GET and HEAD. Except for ``/metrics``, responses are small JSON objects.
+    The server accepts GET and HEAD requests. All responses except ``/metrics`` are small JSON objects.
 
-    With `run`, the server opens before the next main starts, and closes last. It does not keep the program running when
-    the other mains have ended. You can use ``async with`` instead. Outside a lifetime, the server is then ready
-    immediately. Both raise `OSError` if the address is in use or does not exist.
+    When passed to `run`, the server opens before the mains that follow it start, and closes last. It does not keep the
+    program running once the other mains have finished. You can use ``async with`` instead; outside a lifetime, the
+    server is then ready immediately. Either way, it raises `OSError` if the address is in use or does not exist.
 
     Raises:
-        ValueError: if ``port`` does not exist, ``drain_delay`` is negative, or two checks have the same name.
+        ValueError: if ``port`` is not a valid port, ``drain_delay`` is negative, or two checks have the same name.
         TypeError: if a check or ``metrics`` has the wrong type.
     """
 
@@ -100,7 +101,7 @@ class ProbeServer(Auxiliary):
             )
         if metrics is not None and not callable(getattr(metrics, "expose", None)):
             raise TypeError(
-                f"metrics={metrics!r} has no method `expose`; give PrometheusMetrics(), or an object with this method"
+                f"metrics must be PrometheusMetrics(), or another object with a method `expose`, got {metrics!r}"
             )
         self._drain_delay = in_seconds("drain_delay", drain_delay, least=0, finite=True)
         self._metrics = metrics
@@ -118,7 +119,7 @@ class ProbeServer(Auxiliary):
 
     @property
     def url(self) -> str:
-        """The server's address, without a trailing slash. Before the start, the address contains the given port."""
+        """The server's address, without a trailing slash. Until the server starts, it contains the port you passed."""
         return url_of("http", *(self._address or (self._host, self._port)))
 
     async def _open(self, held: AsyncExitStack) -> None:
@@ -143,7 +144,7 @@ class ProbeServer(Auxiliary):
         return answer(request)
 
     def _live(self, _request: web.BaseRequest) -> web.Response:
-        """Return 200. The response itself proves that the loop runs."""
+        """Return 200. The response itself proves that the loop is running."""
         return _response(good=True, status="live")
 
     def _ready(self, _request: web.BaseRequest) -> web.Response:
@@ -151,7 +152,7 @@ class ProbeServer(Auxiliary):
         return _response(good=status == "ready", status=status)
 
     def _health(self, _request: web.BaseRequest) -> web.Response:
-        """Return the status of all checks without their messages, because any client may read the response."""
+        """Return the status of all checks. Their messages are left out, because any client may read the response."""
         status = self._readiness()
         if status == "ready" and self._life is not None and not self._life.lifetime.health().ready:
             status = "unhealthy"
@@ -165,12 +166,12 @@ class ProbeServer(Auxiliary):
 
         from lifecycle.sources._http.server import problem
 
-        assert self._metrics is not None, "the path exists only with metrics"
+        assert self._metrics is not None, "the path exists only if there are metrics"
         try:
             body, content_type = self._metrics.expose(", ".join(request.headers.getall("Accept", [])))
-        except Exception:  # noqa: BLE001  # an error of a collector must not affect the other probes
+        except Exception:  # noqa: BLE001  # a failing collector must not affect the other probes
             _log.exception("%r could not return its metrics", self._metrics)
-            return problem(500, "the metrics are not available; see the log of the program")
+            return problem(500, "the metrics are not available; see the program's log")
         return web.Response(body=body, headers={**_HEADERS, "Content-Type": content_type})
 
     def _readiness(self) -> str:
@@ -189,4 +190,4 @@ def _response(*, good: bool, **facts: object) -> web.Response:
 def _checked(check: Check) -> Check:
     if isinstance(getattr(check, "name", None), str) and hasattr(check, "healthy"):
         return check
-    raise TypeError(f"{check!r} is not a check; give a HealthCheckSource, or an object with `name` and `healthy`")
+    raise TypeError(f"a check must be a HealthCheckSource, or an object with `name` and `healthy`, got {check!r}")

@@ -29,11 +29,12 @@ class PrometheusMetrics(HookObserver):
     """Counts and durations from hooks, and gauges that are read at each scrape.
 
     ``ProbeServer(metrics=…)`` serves the metrics at ``/metrics``. Pass this object to `run`, preferably first so that
-    it misses nothing. It counts until the shutdown hooks have run. You can use ``async with`` instead. Outside a
-    lifetime, it has no gauges. You can still scrape counters after it is closed, and from any thread.
+    it misses nothing; it counts until the shutdown hooks have run. You can use ``async with`` instead, but outside a
+    lifetime, there are no gauges. You can scrape the metrics from any thread and, apart from the gauges, even after
+    this object is closed.
 
     Args:
-        registry: the registry for the metrics, such as ``prometheus_client.REGISTRY``; by default a separate one.
+        registry: the registry for the metrics, such as ``prometheus_client.REGISTRY``; by default, a separate one.
         labels: the policy for label values.
 
     Raises:
@@ -45,7 +46,7 @@ class PrometheusMetrics(HookObserver):
         super().__init__()
         client = _client()
         if registry is not None and not callable(getattr(registry, "register", None)):
-            raise TypeError(f"registry={registry!r} is not a registry; give a prometheus_client.CollectorRegistry")
+            raise TypeError(f"registry must be a prometheus_client.CollectorRegistry, got {registry!r}")
         self._own_registry = registry is None
         self._registry = client.CollectorRegistry() if registry is None else registry
         self._collector = _Collector(metrics.checked_policy(labels))
@@ -61,10 +62,10 @@ class PrometheusMetrics(HookObserver):
         return self._registry
 
     def expose(self, accept: str = "") -> tuple[bytes, str]:
-        """Return the registry as text, and the text's content type.
+        """Return the registry's metrics as text, and the content type of that text.
 
         Args:
-            accept: the ``Accept`` header of the request.
+            accept: the request's ``Accept`` header.
         """
         from prometheus_client.exposition import choose_encoder
 
@@ -81,7 +82,7 @@ class PrometheusMetrics(HookObserver):
 
 
 class _Collector:
-    """All metrics as one collector for a registry."""
+    """A single collector that exports all metrics to a registry."""
 
     def __init__(self, policy: LabelPolicy) -> None:
         self._policy = policy
@@ -95,14 +96,14 @@ class _Collector:
         ]
 
     def describe(self) -> Iterator[Metric]:
-        """Yield the metrics without values."""
+        """Yield the metrics without their values."""
         for each in self._histograms:
             yield from each.describe()
         yield from (_counter(metric) for metric, _ in self._counts)
         yield from (_gauge(metric) for metric in metrics.GAUGES)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics with their values, for the registry."""
+        """Yield the metrics with their current values."""
         for each in self._histograms:
             yield from each.collect()
         for metric, counts in self._counts:
@@ -132,20 +133,20 @@ class _Collector:
             return counts.setdefault(labels, _Count()).increment
 
         if not metric.labels:
-            # A counter without labels exists from the start, so that its first increase is visible.
+            # A counter without labels starts at zero, so that Prometheus can see its first increase.
             increment(())
         return metrics.counting(metric, self._policy, increment)
 
 
 class _Count:
-    """A counter that is faster to scrape than the client's own."""
+    """A counter that is faster to scrape than the one in prometheus_client."""
 
     __slots__ = ("_lock", "created", "number")
 
     def __init__(self) -> None:
         self.number = 0
         self.created = time.time()
-        # Any thread may announce a hook.
+        # Hooks can be called from any thread.
         self._lock = threading.Lock()
 
     def increment(self) -> None:

@@ -1,7 +1,8 @@
 """`snapshot`: the state of a whole program at one moment, as records that can be written as JSON.
 
-Each component is read separately. If its ``state()`` raises, the snapshot shows the error. The record that ``state()``
-returns determines the kind of the component: the record of a worker or of flows, or one with ``depths`` for a queue.
+Components are read separately: if one component's ``state()`` raises, the snapshot contains the error in its place.
+The type that ``state()`` returns determines how a component is listed. The records of workers and flows are recognized
+by their classes, and those of queues by their field ``depths``.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ __all__ = [
 
 _R = TypeVar("_R")
 
-#: Limits for the state of the program's own classes.
+#: Limits for state that is defined by the program's own classes.
 _LIMITS = Limits(depth=8, text=10_000, items=1000, values=20_000)
 
 
@@ -63,34 +64,34 @@ _LIMITS = Limits(depth=8, text=10_000, items=1000, values=20_000)
 
 @dataclass(frozen=True, slots=True)
 class ProgramView:
-    """The process, and its versions of Python and this library."""
+    """The process and host, and the versions of Python and this library."""
 
     name: str
     pid: int
     host: str
-    #: The version of Python.
+    #: The Python version.
     python: str
-    #: The version of this library.
+    #: This library's version.
     version: str
-    #: When the lifetime began, in seconds since the epoch. None outside a lifetime.
+    #: When the lifetime began, in seconds since the epoch; None outside a lifetime.
     started_at: float | None
-    #: The number of seconds since then. None outside a lifetime.
+    #: How many seconds ago the lifetime began; None outside a lifetime.
     uptime: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerView(WorkerState):
-    """A worker and its children. Its status is ``unknown`` if its state could not be read."""
+    """A worker and its children. The status is ``unknown`` if the worker's state could not be read."""
 
     status: str  # type: ignore[assignment]  # a superset of Status
     children: tuple[WorkerView, ...] = ()
-    #: Seconds since the worker started to run; None if it is not running.
+    #: How many seconds ago the worker started; None if it is not running.
     uptime: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """A pool: its worker, whose children are the pool's workers, and its statistics."""
+    """A pool's statistics, and the pool as a worker whose children are the pool's workers."""
 
     worker: WorkerView
     #: The fields of `PoolStats`; empty if they could not be read.
@@ -100,7 +101,7 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class RouterView:
-    """A router and its parts. Its counts include only events that passed through lanes."""
+    """A router and its parts. The counts only include events that passed through lanes."""
 
     name: str
     running: bool = False
@@ -119,17 +120,17 @@ class RouterView:
 
 @dataclass(frozen=True, slots=True)
 class FlowsView(FlowsState):
-    """An open store of flows, and its unfinished flows."""
+    """An open flow store and its unfinished flows."""
 
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """The jobs of a queue, or the messages of an inbox."""
+    """The jobs in a queue, or the messages in an inbox."""
 
     name: str
-    #: The number of entries in each state; empty before the first count.
+    #: The number of entries in each state; empty until they have been counted for the first time.
     depths: dict[str, int] = field(default_factory=dict[str, int])
     #: The other fields of the queue's state.
     details: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -150,12 +151,12 @@ class ComponentView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of a program at one moment. `to_dict` is a faster ``dataclasses.asdict``."""
+    """A program's state at one moment. `to_dict` does the same as ``dataclasses.asdict``, but faster."""
 
-    #: Seconds since the epoch.
+    #: When the snapshot was taken, in seconds since the epoch.
     time: float
     program: ProgramView
-    #: The state of the lifetime; None outside a lifetime.
+    #: The lifetime's state; None outside a lifetime.
     lifetime: LifetimeState | None = None
     routers: tuple[RouterView, ...] = ()
     workers: tuple[WorkerView, ...] = ()
@@ -164,7 +165,7 @@ class Snapshot:
     queues: tuple[QueueView, ...] = ()
     inboxes: tuple[QueueView, ...] = ()
     others: tuple[ComponentView, ...] = ()
-    #: The errors of components that could not be read.
+    #: Errors from components whose state could not be read.
     errors: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -176,13 +177,13 @@ class Snapshot:
 
 
 def snapshot(*components: object) -> Snapshot:
-    """Return the state of the program now: of all components in the current lifetime, or only of ``components``.
+    """Return the current state of all components in the lifetime or, if you pass any, of ``components``.
 
-    Routers, workers, pools, flows, queues and inboxes have specific records. Other components with a ``state()`` are in
-    ``others``. If the ``state()`` of a component raises, its record contains the error.
+    Routers, workers, pools, flows, queues and inboxes have their own record types. All other components with a
+    ``state()`` are listed in ``others``. If a component's ``state()`` raises, its record contains the error.
 
     Raises:
-        LookupError: if there is no current lifetime, and no components are given.
+        LookupError: if you pass no components and there is no current lifetime.
     """
     if components:
         life = current_life.get(None)
@@ -195,7 +196,7 @@ def current_lifetime() -> Lifetime:
     """Return the current lifetime.
 
     Raises:
-        LookupError: if there is none. The message names the alternatives.
+        LookupError: if there is none. The message suggests alternatives.
     """
     life = current_life.get(None)
     if life is None:
@@ -232,7 +233,7 @@ def snapshot_of(lifetime: Lifetime | None, components: tuple[object, ...]) -> Sn
 
 @cache
 def _versions() -> tuple[str, str, str]:
-    """Return the host, the version of Python, and the version of this library."""
+    """Return the host name, the Python version, and this library's version."""
     try:
         library = version("lifecycle-control")
     except PackageNotFoundError:
@@ -241,7 +242,7 @@ def _versions() -> tuple[str, str, str]:
 
 
 class _Collector:
-    """Collects the records of components by kind."""
+    """Collects the components' records by kind."""
 
     def __init__(self, now: float) -> None:
         self._now = now
@@ -276,14 +277,14 @@ class _Collector:
                 (self.inboxes if state.kind == "inbox" else self.queues).append(_checked(_queue(state)))
             else:
                 self.others.append(ComponentView(name, type(component).__name__, _plain(state)))
-        except Exception as error:  # noqa: BLE001  # a record may contain values of other types
+        except Exception as error:  # noqa: BLE001  # a record's fields may contain values of any type
             self._add_failed(component, name, self._note(name, error))
 
     def _call(self, name: str, function: Callable[[], Any]) -> tuple[Any, str | None]:
         """Return the result of ``function``, or its error."""
         try:
             result = function()
-        except Exception as error:  # noqa: BLE001  # a class of the program may raise anything
+        except Exception as error:  # noqa: BLE001  # classes in the program may raise anything
             return None, self._note(name, error)
         if inspect.iscoroutine(result):
             result.close()
@@ -296,7 +297,7 @@ class _Collector:
         return text
 
     def _add_failed(self, component: Any, name: str, error: str) -> None:
-        """Add a component whose state could not be read, in the list of its kind."""
+        """Add a component whose state could not be read to the list for its kind."""
         if all(callable(getattr(component, each, None)) for each in ("start", "stop", "wait")):
             view = WorkerView(name, text_of(getattr(component, "kind", "worker")), "unknown", error=error)
             if _is_pool(component):
@@ -347,7 +348,7 @@ class _Collector:
         children = tuple(map(self._child, state.children)) if state.children else ()
         uptime = None if started_at is None or state.status in _NOT_UP else max(0.0, self._now - started_at)
         view = WorkerView(*values, children, state.contain, uptime)
-        # Checking each field is slow, so valid combinations of types are cached.
+        # Checking every field is slow, so we cache the combinations of types that are known to be valid.
         types = tuple(map(type, (*values, state.contain)))
         if types not in _CHECKED or not isfinite(state.created_at + state.updated_at + (started_at or 0.0)):
             _checked(view)
@@ -358,25 +359,25 @@ class _Collector:
     def _child(self, state: WorkerState) -> WorkerView:
         try:
             return self._worker(state)
-        except Exception as error:  # noqa: BLE001  # a class of the program may raise anything
+        except Exception as error:  # noqa: BLE001  # classes in the program may raise anything
             name = text_of(getattr(state, "name", ""))
             kind = text_of(getattr(state, "kind", "worker"))
             return WorkerView(name, kind, "unknown", error=self._note(name, error))
 
 
-#: The statuses without an uptime.
+#: Workers with one of these statuses have no uptime.
 _NOT_UP = {*FINAL, Status.CREATED, Status.PENDING, Status.STARTING}
 
-#: The cached combinations of valid field types of workers, and the maximum number of them.
+#: Combinations of field types that are valid for a worker. At most `_MAX_CHECKED` of them are cached.
 _CHECKED: set[tuple[type, ...]] = set()
 _MAX_CHECKED = 256
 
 
 def _checked(record: _R) -> _R:
-    """Return ``record``.
+    """Return ``record`` if the value of each field has the declared type.
 
     Raises:
-        TypeError: if a value does not have the type of its field. A program may put any values into our records.
+        TypeError: if a value has a different type. A program can put any value into one of our records.
     """
     if wrong := _misfit(record):
         raise TypeError(wrong)
@@ -398,7 +399,7 @@ def _infos(router: Router, part: str) -> tuple[Any, ...]:
 
 def _mask_error(record: _R) -> _R:
     error = getattr(record, "error", None)
-    # Annotated as Any, because the classes of records have no common base.
+    # The annotation is Any because the record classes have no common base.
     masked_record: Any = record
     return dataclasses.replace(masked_record, error=masked(error)) if isinstance(error, str) else record
 
@@ -441,11 +442,11 @@ _Plan = tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]], tuple[tuple[str
 
 @cache
 def _plan(kind: type) -> _Plan:
-    """Return the names of the fields, a getter of their values, and the converters of nested values."""
+    """Return the field names, a function that gets the values, and the converters for nested values."""
     hints = get_type_hints(kind)
     names = tuple(each.name for each in dataclasses.fields(kind))
     nested = tuple((name, convert) for name in names if (convert := _converter(hints[name])) is not None)
-    # Each record has several fields, so attrgetter returns a tuple.
+    # Every record has at least two fields, so attrgetter always returns a tuple.
     return names, attrgetter(*names), nested
 
 
@@ -455,7 +456,7 @@ def _converter(hint: Any) -> Callable[[Any], Any] | None:
         return next((found for each in args if each is not NoneType and (found := _converter(each))), None)
     if origin is tuple:
         convert = _converter(args[0])
-        # Use few stack frames, because records are nested as deeply as supervisors.
+        # We use as few stack frames as possible, because records are nested as deeply as supervisors.
         return list if convert is None else lambda values: list(map(convert, values))
     if dataclasses.is_dataclass(hint):
         return to_dict
@@ -465,18 +466,18 @@ def _converter(hint: Any) -> Callable[[Any], Any] | None:
 
 
 def _misfit(record: Any) -> str | None:
-    """Return a text about the first field whose value has the wrong type; None if all are valid."""
+    """Describe the first field whose value has the wrong type, or return None if all values are valid."""
     kind = record.__class__
     names, values_of, _ = _plan(kind)
     for name, allowed, value in zip(names, _types(kind), values_of(record), strict=True):
         if allowed and not _fits(value, allowed):
-            return f"its state() has {name}={text_of(value)}"
+            return f"its state() has the invalid value {name}={text_of(value)}"
     return None
 
 
 @cache
 def _types(kind: type) -> tuple[tuple[type, ...], ...]:
-    """Return the allowed types of each field; empty for records and for fields that allow any value."""
+    """Return the allowed types for each field; empty for records and for fields that allow any value."""
     hints = get_type_hints(kind)
     return tuple(_allowed(hints[each.name]) for each in dataclasses.fields(kind))
 

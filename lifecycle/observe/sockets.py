@@ -1,8 +1,9 @@
-"""Finds the control sockets of running programs, for clients. This module imports only light modules.
+"""Finds the control sockets of running programs. Clients need to start quickly, so this module avoids slow imports.
 
-A socket is in ``$XDG_RUNTIME_DIR/lifecycle``, else in ``$RUNTIME_DIRECTORY/lifecycle`` (which systemd sets), else in
-``/tmp/lifecycle-UID``. Another user could create that directory in ``/tmp`` first, so a directory in the user's home
-is the fallback. Each directory must be accessible to its owner only.
+A socket is in ``$XDG_RUNTIME_DIR/lifecycle`` if that variable is set. Otherwise, it is in
+``$RUNTIME_DIRECTORY/lifecycle`` (a variable set by systemd) or in ``/tmp/lifecycle-UID``. Another user could create
+that directory in ``/tmp`` first, so the fallback is a directory in the user's home. Each directory must be accessible
+only to its owner.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ __all__ = ["Program", "addressed", "check_directory", "directory", "fallback", "
 
 _SUFFIX = ".sock"
 
-#: Maximum number of bytes in a Unix socket's address.
+#: The maximum length of a Unix socket's address, in bytes.
 _LONGEST = 107 if hasattr(socket, "SO_PEERCRED") else 103
 
-#: The permission bits for group and others.
+#: The permission bits for the group and for others.
 _OTHERS = 0o077
 
 
@@ -40,11 +41,11 @@ class Program:
     name: str
     #: The path of the program's control socket.
     path: Path
-    #: The process id; None if the system does not provide one.
+    #: The program's process id; None if the system does not report it.
     pid: int | None
 
     def connect(self, timeout: float | None = None) -> socket.socket:
-        """Connect to the program. Each operation on the connection may take ``timeout`` seconds.
+        """Connect to the program, with ``timeout`` as the time limit in seconds for each operation on the connection.
 
         Raises:
             OSError: if no process is listening.
@@ -66,7 +67,7 @@ def directory() -> Path:
 
 
 def fallback() -> Path | None:
-    """Return the directory to use if another user owns the usual one; None if the environment sets a directory."""
+    """Return the directory to use if another user owns the usual one, or None if the environment specifies one."""
     if _configured() is not None:
         return None
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
@@ -76,32 +77,32 @@ def fallback() -> Path | None:
 
 
 def _configured() -> Path | None:
-    """Return the directory that the environment sets, for the session or for the systemd service."""
+    """Return the directory specified by the environment of the login session or the systemd service."""
     own = os.geteuid()
-    # systemd separates several directories with colons.
+    # systemd separates multiple directories with colons.
     for runtime in (os.environ.get("XDG_RUNTIME_DIR", ""), *os.environ.get("RUNTIME_DIRECTORY", "").split(":")):
         with suppress(OSError):
-            # A process that has switched to a different user may still have the old user's variables.
+            # A process that has switched to a different user may still have the previous user's variables.
             if Path(runtime).is_absolute() and os.stat(runtime).st_uid == own:  # noqa: PTH116  # runtime may be ""
                 return Path(runtime, "lifecycle")
     return None
 
 
 def _directories() -> Iterator[Path]:
-    """Yield the directories that may contain a socket of one of this user's programs."""
+    """Yield the directories that may contain sockets of this user's programs."""
     yield directory()
     if (home := fallback()) is not None:
         yield home
-        # The directories of the user's systemd services, because RUNTIME_DIRECTORY is not set in this process.
+        # RUNTIME_DIRECTORY is not set in this process, so we look for the directories of the user's systemd services.
         with suppress(OSError):
             yield from (path for path in Path("/run").glob("*/lifecycle") if path.stat().st_uid == os.geteuid())
 
 
 def check_directory(path: Path) -> None:
-    """Check that only our user owns a directory and has access to it.
+    """Check that a directory is owned by our user and that no other user has access to it.
 
     Raises:
-        PermissionError: if the check fails, with the reason.
+        PermissionError: if the check fails. The message gives the reason.
         FileNotFoundError: if the directory does not exist.
     """
     found = path.lstat()
@@ -119,8 +120,8 @@ def check_directory(path: Path) -> None:
 def find(name: str | None = None) -> list[Program]:
     """Return the programs that are listening on their control sockets, sorted by name.
 
-    With ``name``, return only the program with that name. If it does not exist, return the programs called
-    ``NAME-PID``, which were started while another program used the name.
+    If you pass ``name``, return only the program with that name. If there is none, return the programs called
+    ``NAME-PID``, which were started while another program was using the name.
     """
     programs = (each for where in dict.fromkeys(_directories()) for each in _programs(where))
     found = sorted(programs, key=lambda each: each.name)
@@ -149,13 +150,13 @@ def _programs(where: Path) -> Iterator[Program]:
                     yield Program(path.stem, path, getattr(peer(connection), "pid", None))
         except BlockingIOError:  # the program's backlog is full
             yield Program(path.stem, path, None)
-        except OSError:  # the program has ended
+        except OSError:  # the program has exited
             continue
 
 
 @contextmanager
 def addressed(path: Path) -> Generator[str]:
-    """Yield ``path`` as a socket address. A path that is too long is shortened through its open directory."""
+    """Yield ``path`` as a socket address. A path that is too long is shortened by opening its directory."""
     if len(os.fsencode(path)) <= _LONGEST or not Path("/proc/self/fd").is_dir():
         yield str(path)
         return

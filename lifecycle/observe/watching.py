@@ -1,7 +1,7 @@
-"""`nodes`, which flattens a snapshot to a table, and `watch`, which yields changes at most once per interval.
+"""`nodes` flattens a snapshot to a table, and `watch` yields changes, at most once per interval.
 
-All watchers of a lifetime share one observation. It listens to hooks only until the first change after each snapshot,
-so it handles at most one announcement per interval under load.
+All watchers of a lifetime share one observation. After each snapshot, it listens to hooks only until the first change,
+so even under load, it handles at most one hook call per interval.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _Changes = dict[str, _Node | None]
 
 
 def nodes(snapshot: Snapshot) -> dict[str, _Node]:
-    """Return the nodes in ``snapshot`` by id, each after its parent.
+    """Return the nodes in ``snapshot`` by id, each one after its parent.
 
-    A node has ``id``, ``kind``, ``parent`` (an id, or None), ``name``, ``status`` and the fields of its record. If a
-    component's state could not be read, its node has the status ``unknown`` and an ``error``. Values that grow with
-    time are left out, so that a node is equal as long as nothing else changes.
+    A node has ``id``, ``kind``, ``parent`` (an id or None), ``name``, ``status`` and the fields of its record. If a
+    component's state could not be read, its node has the status ``unknown`` and an ``error``. Values that change merely
+    because time passes are left out, so two nodes are equal unless something else has changed.
     """
     table = _Table()
     program = table.add("program", "program", None, "running", _without(to_dict(snapshot.program), "uptime"))
@@ -60,7 +60,7 @@ def nodes(snapshot: Snapshot) -> dict[str, _Node]:
         for run in flows.runs:
             _flow(table, parent, run)
     for queue in snapshot.queues:
-        # The id omits the queue's name, which is the name of the queue's store and may change.
+        # The id does not contain the queue's name, because that is the name of the queue's store and may change.
         table.add("queue", "queue", program, _status(queue.error), to_dict(queue))
     for inbox in snapshot.inboxes:
         table.add(f"inbox:{inbox.name}", "inbox", program, _status(inbox.error), to_dict(inbox))
@@ -83,7 +83,7 @@ class _Table:
         self.nodes: dict[str, _Node] = {}
 
     def add(self, wanted: str, kind: str, parent: str | None, status: str, own: _Node) -> str:
-        """Add a node, and return its id: ``wanted``, with a number appended if another node has that id."""
+        """Add a node and return its id: ``wanted``, with a number appended if another node already has that id."""
         id_, count = wanted, 1
         while id_ in self.nodes:
             count += 1
@@ -95,7 +95,7 @@ class _Table:
 
 
 def _without(own: _Node, *names: str) -> _Node:
-    """Remove fields that grow with time, and fields that become separate nodes."""
+    """Remove fields that change as time passes, and fields that become separate nodes."""
     for name in names:
         del own[name]
     return own
@@ -173,19 +173,20 @@ class Update:
     """The changes since the last update."""
 
     snapshot: Snapshot
-    #: The new and changed nodes by id; None for a removed node. The first update contains all nodes.
+    #: The new and changed nodes by id; None for a node that was removed. The first update contains all nodes.
     nodes: _Changes
 
 
 def watch(*components: object, interval: Duration = 0.2) -> Watch:
-    """Watch the program, or ``components``: an async iterator of `Update`.
+    """Return an async iterator of `Update` for the program or, if you pass any, for ``components``.
 
-    The first update follows immediately and contains everything. The next one follows after a change, at least
-    ``interval`` seconds later. A slow reader receives the latest state and the differences from its last update, not a
-    backlog. With ``async with watch() as changes``, the iterator is closed when the block ends.
+    The first update is available immediately and contains everything. After that, there is an update whenever something
+    has changed, but at most one every ``interval`` seconds. A slow reader gets the latest state and the differences
+    from the last update it read, not a backlog. With ``async with watch() as changes``, the iterator is closed when the
+    block exits.
 
     Raises:
-        LookupError: without components, outside a lifetime.
+        LookupError: if you pass no components and there is no current lifetime.
         ValueError: if ``interval`` is not above 0.
     """
     pause = in_seconds("interval", interval)
@@ -199,7 +200,7 @@ class Watch:
         self._observation: _Observation | None = observation
         self._interval = interval
         self._seen: _View | None = None
-        # The earliest time for the next update, on the loop's clock.
+        # The earliest time for the next update, in event loop time.
         self._due = 0.0
         self._ended = asyncio.Event()
 
@@ -212,7 +213,7 @@ class Watch:
         self.close()
 
     def close(self) -> None:
-        """End the iteration, even in a task that is waiting for the next update."""
+        """End the iteration, even if a task is waiting for the next update."""
         self._observation = None
         self._ended.set()
 
@@ -240,14 +241,14 @@ class Watch:
 
 
 class _View:
-    """The program at one moment."""
+    """The program's state at one moment."""
 
     def __init__(self, snapshot: Snapshot, at: float) -> None:
         self.snapshot = snapshot
         self.nodes: _Nodes = nodes(snapshot)
-        #: When the snapshot was taken, on the loop's clock.
+        #: When the snapshot was taken, in event loop time.
         self.at = at
-        # The differences from the view that most readers received last.
+        # Caches the differences from an earlier view, because most readers last received the same one.
         self._known: tuple[_View, _Changes] | None = None
 
     def since(self, before: _View | None) -> _Changes:
@@ -256,8 +257,8 @@ class _View:
             return dict(self.nodes)
         if self._known is None or self._known[0] is not before:
             self._known = before, _difference(before.nodes, self.nodes)
-            # Drop the link to the earlier view. Otherwise each view would keep all earlier views in memory.
-            before._known = None  # noqa: SLF001  # of the same class
+            # Drop the link to the view before that. Otherwise, each view would keep all earlier ones in memory.
+            before._known = None  # noqa: SLF001  # an instance of the same class
         return self._known[1]
 
 
@@ -269,7 +270,7 @@ def _difference(old: _Nodes, new: _Nodes) -> _Changes:
 
 
 class _Observation:
-    """Takes snapshots for all watchers, at most as often as the fastest watcher needs."""
+    """Takes snapshots for all watchers, no more often than the fastest watcher needs them."""
 
     def __init__(self, lifetime: Lifetime | None, components: tuple[object, ...] = ()) -> None:
         # A weak reference, so that watching a lifetime does not keep it alive.
@@ -281,7 +282,7 @@ class _Observation:
         self._listening = False
 
     async def newer(self, than: _View | None, interval: float, due: float) -> _View:
-        """Return a view that may differ from ``than``, at the time ``due`` or later."""
+        """Wait until ``due``, and return a view that may differ from ``than``."""
         while True:
             latest, now = self._latest, self._loop.time()
             if latest is None:
@@ -310,7 +311,7 @@ class _Observation:
                 hook.connect(self._on_change, weak=True)
 
     def _on_change(self, _sender: object, **_: object) -> None:
-        """Handle an announcement, which may come from another thread."""
+        """Handle a hook call, which may come from another thread."""
         if _running_loop() is self._loop:
             self._note_change()
         else:
@@ -333,7 +334,7 @@ _HOOKS: tuple[hooks.Hook, ...] = tuple(
     if isinstance(hook, hooks.Hook) and hook not in (hooks.forced_exit, hooks.hook_finished, hooks.critical_finished)
 )
 
-#: Shared observations by lifetime, all with weak references.
+#: The observation that each lifetime's watchers share. All references are weak.
 _shared: WeakKeyDictionary[Lifetime, ref[_Observation]] = WeakKeyDictionary()
 
 

@@ -284,7 +284,7 @@ def test_the_page_shows_all_metrics_and_its_alerts_name_existing_ones() -> None:
 
 
 def test_an_object_that_is_not_a_registry_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"registry='app' is not a registry; give a prometheus_client"):
+    with pytest.raises(TypeError, match=r"registry must be a prometheus_client\.CollectorRegistry, got 'app'"):
         PrometheusMetrics("app")  # type: ignore[arg-type]  # as a user might
 
 

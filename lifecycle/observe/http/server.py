@@ -185,7 +185,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         raise
     except Exception:  # noqa: BLE001  # one request that fails does not end the server
         _log.exception("%s %s failed", request.method, request.path)
-        return problem(500, "internal error; see the log of the program")
+        return problem(500, "internal error; see the program's log")
 
 
 async def json_object(request: web.Request, **kinds: type[Any]) -> dict[str, Any]:

@@ -224,7 +224,7 @@ def test_a_program_runs_without_a_socket_if_no_directory_is_usable(runtime: Path
 
 @pytest.mark.parametrize("name", ["", "a/b", "a\nb", "a\0b", ".hidden", "-p", "é" * 33])
 def test_a_name_that_no_file_could_have_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="cannot name a socket; use printable text without slashes"):
+    with pytest.raises(ValueError, match="is not a valid socket name; use printable text without slashes"):
         ControlSocket(name)
 
 
