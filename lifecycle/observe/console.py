@@ -1,4 +1,4 @@
-"""`Console`: all queries and commands for a running program. The HTTP interface is in the package `http`."""
+"""`Console`: all queries and commands for a running program. The package `http` makes them available over HTTP."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ __all__ = ["Console", "Outcome", "TooMany", "Verdict"]
 
 _CLOSED = "the console is closed; write `async with Console() as console`"
 
-#: Maximum number of open streams. The limit is lower if an eighth of the available file descriptors is less.
+#: The maximum number of open streams. It is lowered to an eighth of the available file descriptors if that is less.
 _STREAMS = 1000
 
-#: Maximum number of commands and events that run at the same time.
+#: The maximum number of commands and events that can be running at the same time.
 _RUNNING = 200
 
-#: Commands for which the limit is doubled, so that you can stop the program even if other commands hang.
+#: The limit is doubled for these commands, so that you can stop the program even if other commands hang.
 _STOPPING = ("stop", "terminate")
 
-#: The topic for each built-in command that a program may handle itself.
+#: Built-in commands that a program may handle itself, and their topics.
 _TOPICS = {
     "suspend": "lifecycle/suspend",
     "resume": "lifecycle/resume",
@@ -71,12 +71,12 @@ _TOPICS = {
     "terminate": "lifecycle/terminate",
 }
 
-#: Maximum number of characters of an unknown command in an error message.
+#: The maximum number of characters of an unknown command to show in an error message.
 _SHOWN = 60
 
 
 class TooMany(LifecycleError):
-    """Too many commands are running, or too many streams are open."""
+    """Raised when too many commands are running or too many streams are open."""
 
 
 class Verdict(StrEnum):
@@ -84,9 +84,9 @@ class Verdict(StrEnum):
 
     HANDLED = "handled"
     FAILED = "failed"
-    #: Dropped by the router.
+    #: The router dropped the event.
     DROPPED = "dropped"
-    #: No router knows the command.
+    #: No router has the command.
     UNKNOWN = "unknown"
 
 
@@ -95,7 +95,7 @@ class Outcome:
     """The result of a command or an event."""
 
     outcome: Verdict
-    #: The id of the event's delivery; None without a delivery.
+    #: The id of the event's delivery; None if no event was delivered.
     delivery: int | None = None
     error: str | None = None
     #: The command's replies, such as the output of `status`.
@@ -107,17 +107,17 @@ class Outcome:
 
 
 class Console:
-    """Queries and commands for everything under the current lifetime, inside ``async with``.
+    """Queries and commands for everything under the current lifetime, used with ``async with``.
 
-    While the console is open, the built-in commands are added to the lifetime's routers. If a program has a command
-    with the same name, the program's command takes precedence. Events are read from the open `EventLog`, or from one
-    that the console opens.
+    While the console is open, the lifetime's routers have the built-in commands as well as their own. If the program
+    defines a command with the same name, it takes precedence. Events are read from the open `EventLog`; if there is
+    none, the console opens one.
     """
 
     def __init__(self) -> None:
         self._resources = AsyncExitStack()
         self._output = Output()
-        # Tasks that send streams. They are cancelled when the console closes.
+        # Tasks that are sending streams. Closing the console cancels them.
         self._streams: set[asyncio.Task[Any]] = set()
         self._lifetime: Lifetime | None = None
         self._queue: _CommandQueue | None = None
@@ -146,7 +146,7 @@ class Console:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close the console. Streams end, and running commands continue."""
+        """Close the console. This ends all streams, but running commands continue."""
         await self._resources.aclose()
         self._lifetime = self._queue = None
 
@@ -184,7 +184,7 @@ class Console:
         return watch()
 
     def routes(self) -> list[dict[str, Any]]:
-        """Return the routes of all routers, each with its router's name. Routes of built-in commands are left out."""
+        """Return the routes of all routers, except the built-in commands. Each route includes its router's name."""
         return [
             {"router": router.name, **asdict(route)}
             for router in self._commands.routers()
@@ -193,7 +193,7 @@ class Console:
         ]
 
     def commands(self) -> list[dict[str, Any]]:
-        """Return all commands with name, usage, help, aliases, and the router that handles each."""
+        """Return all commands, each with its name, usage, help text, aliases and the router that handles it."""
         return [
             {
                 "name": each.name,
@@ -214,28 +214,28 @@ class Console:
         return completions(line, names, commands.command_of)[1]
 
     def diagram(self, of: str = "system") -> str:
-        """Return the Mermaid text for ``"system"``, ``"lifetime"``, a worker (its name or path) or a flow (its id).
+        """Return Mermaid text for ``"system"``, ``"lifetime"``, a worker (by name or path) or a flow (by id).
 
         Raises:
-            LookupError: if no worker or flow has this name.
+            LookupError: if there is no such worker or flow.
         """
         return _diagram(self.lifetime, of)
 
     def tasks(self) -> list[dict[str, Any]]:
-        """Return the running asyncio tasks, sorted by name, with ``id``, ``age`` and where each waits.
+        """Return the running asyncio tasks, sorted by name, each with its ``id``, its age and where it waits.
 
-        ``age`` is in seconds; only tasks of `go` and of task workers have one. Only asyncio's debug mode records
-        ``created_at``.
+        The age is in seconds, and is only known for task workers and for tasks started with `go`. ``created_at`` is
+        only known in asyncio's debug mode.
         """
         return [each.to_dict() for each in task_infos(self.lifetime)]
 
     def stacks(self, task: str | None = None) -> str:
-        """Return the stacks of all threads and tasks, or of the task with this name or id.
+        """Return the stacks of all threads and tasks or, if you pass ``task``, of the task with this name or id.
 
-        Secrets in lines of code are masked.
+        Secrets in the source lines are masked.
 
         Raises:
-            LookupError: if no task has this name, or several have it.
+            LookupError: if no task has this name, or more than one does.
         """
         return masked(stacks(asyncio.get_running_loop()) if task is None else task_stack(find_task(task)))
 
@@ -255,7 +255,7 @@ class Console:
         return recent_lines(self.lifetime, worker).follow(count)
 
     def listening(self) -> AbstractContextManager[Listener]:
-        """Return a context manager for the output and log messages that the program writes from now on.
+        """Return a context manager that yields a listener for all output and log messages from now on.
 
         ``with console.listening() as texts: async for text in texts``
         """
@@ -264,9 +264,10 @@ class Console:
     # -- commands --------------------------------------------------------------------------------------------------
 
     async def command(self, line: str) -> Outcome:
-        """Execute a command as if it had been typed at the prompt. Cancelling the caller does not cancel the command.
+        """Execute a command as if it had been typed at the prompt, and return its outcome.
 
-        Listeners receive the command's output before its outcome is returned.
+        Cancelling the caller does not cancel the command. Listeners receive the command's output before this method
+        returns.
 
         Raises:
             ValueError: if the line is blank.
@@ -294,7 +295,7 @@ class Console:
 
     @contextmanager
     def streaming(self) -> Generator[None]:
-        """Count the current task as a stream within the context. The task is cancelled when the console closes.
+        """Count the current task as a stream for the duration of the context. Closing the console cancels the task.
 
         Raises:
             TooMany: if too many streams are open.
@@ -311,30 +312,30 @@ class Console:
             self._streams.discard(task)
 
     async def end_streams(self) -> None:
-        """Cancel all streams immediately, because a shutdown does not wait for them."""
+        """Cancel all streams immediately. A shutdown does not wait for them."""
         for task in tuple(self._streams):
             task.cancel("the program ends")
-        # The server waits for the cancelled tasks.
+        # Let the tasks see the cancellation. The server waits for them to finish.
         await asyncio.sleep(0)
 
 
 class _CommandQueue:
     """Sends clients' commands and events to the routers under ``lifetime``, and waits for their results.
 
-    If no router is running, the built-in commands still work.
+    The built-in commands work even if no router is running.
     """
 
     def __init__(self, lifetime: Lifetime) -> None:
         self._lifetime = lifetime
         self._running: set[asyncio.Task[Outcome]] = set()
-        # The replies to running commands, by the id of the delivery.
+        # Replies to running commands, by delivery id.
         self._answers: dict[int, Answer] = {}
-        # A router that never runs. Without a running router, commands are dispatched to it directly.
+        # This router never runs. If no other router is running either, we dispatch commands to it directly.
         self._stand_in = Router("program")
         BuiltInCommands.of(self._stand_in, lifetime)
 
     async def aclose(self) -> None:
-        """Stop waiting for results. Events that routers have accepted are still handled."""
+        """Stop waiting for results. Routers still handle the events that they have accepted."""
         for task in self._running:
             task.cancel()
         if self._running:
@@ -343,11 +344,11 @@ class _CommandQueue:
     # -- choosing a router -----------------------------------------------------------------------------------------
 
     def routers(self) -> tuple[Router, ...]:
-        """Return the running routers, or the stand-in router if none is running."""
+        """Return the running routers, or the stand-in if no router is running."""
         return routers_of(self._lifetime) or (self._stand_in,)
 
     def router_for(self, name: str) -> Router | None:
-        """Return the router for a command: one that registered it, or else one with a route for its topic."""
+        """Return the router for a command. Prefer one that registered it, then one with a route for its topic."""
 
         def distance(router: Router) -> int:
             if router.commands.owns(name):
@@ -364,7 +365,7 @@ class _CommandQueue:
         return None if router is None else router.commands.get(name)
 
     def _router_of(self, topic: str) -> Router:
-        """Return a router with a route for the topic, or else one with a catch-all route, or else the first."""
+        """Return the router for a topic. Prefer one with a specific route, then one with a catch-all route."""
 
         def distance(router: Router) -> int:
             with suppress(InvalidTopic):
@@ -374,7 +375,7 @@ class _CommandQueue:
 
         return min(self.routers(), key=distance)
 
-    # -- carrying out ----------------------------------------------------------------------------------------------
+    # -- executing -------------------------------------------------------------------------------------------------
 
     async def command(self, line: str) -> Outcome:
         words = split(line)
@@ -385,7 +386,7 @@ class _CommandQueue:
             return Outcome(Verdict.UNKNOWN, error=self._unknown(words[0]))
         try:
             event = router.commands.parse(line)
-        except Exception as error:  # noqa: BLE001  # a function of the program may raise anything
+        except Exception as error:  # noqa: BLE001  # a function in the program may raise anything
             return Outcome(Verdict.FAILED, error=masked(reason_of(error)))
         assert event is not None, "it has a first word"
         if isinstance(event, UnknownCommandEvent):
@@ -407,7 +408,7 @@ class _CommandQueue:
         return await asyncio.shield(task)
 
     async def _send(self, router: Router, event: Topical) -> Outcome:
-        # A client sent the event, so it has no parent.
+        # The event has no parent, because a client sent it.
         current_delivery.set(None)
         answer = Answer(None)
         try:
@@ -418,7 +419,7 @@ class _CommandQueue:
                 answer.delivery = await router.emit(event)
                 with self._answering(answer.delivery, answer):
                     await answer.delivery
-        except Exception as error:  # noqa: BLE001  # any error of a handler is the outcome
+        except Exception as error:  # noqa: BLE001  # whatever a handler raises is the outcome
             verdict = Verdict.DROPPED if isinstance(error, Dropped) else Verdict.FAILED
             text = reason_of(error)
             return Outcome(verdict, _id(answer), masked(text), None if answer.text == text else answer.text)
@@ -426,7 +427,7 @@ class _CommandQueue:
 
     @contextmanager
     def _answering(self, delivery: Delivery, answer: Answer) -> Generator[None]:
-        """Make the handlers for ``delivery`` write their replies to ``answer``."""
+        """Collect the replies of the handlers for ``delivery`` in ``answer``."""
         if not self._answers:
             hooks.handler_started.connect(self._on_handler_started)
         self._answers[delivery.id] = answer
@@ -484,10 +485,10 @@ def _diagram(lifetime: Lifetime, of: str) -> str:
 
 
 def _state(component: Any) -> Any:
-    """Return the state of ``component``, or None if reading it raises an error."""
+    """Return the state of ``component``, or None if it cannot be read."""
     try:
         return component.state()
-    except Exception:  # noqa: BLE001  # a class of the program may raise anything
+    except Exception:  # noqa: BLE001  # a class in the program may raise anything
         return None
 
 

@@ -1,4 +1,4 @@
-"""`Dashboard`: a web page that shows and controls a running program."""
+"""`Dashboard`: a web page that shows a running program and lets you control it."""
 
 from __future__ import annotations
 
@@ -23,31 +23,32 @@ _log = logging.getLogger("lifecycle.observe")
 
 
 class Dashboard(Auxiliary):
-    """Server for a page that shows this program live, with buttons for its commands. Pass it to `run`.
+    """A server for a web page that shows this program live and has buttons for its commands. Pass it to `run`.
 
-    The page shows the tree of workers with restarts, health and memory, routes with rates and latencies, and events
-    with their outcomes and causes. It also shows flows as diagrams, pools, sources, lanes and inboxes. The page loads
-    nothing from other servers. The same server provides the HTTP API under ``/api``.
+    The page shows the worker tree with restarts, health and memory usage; routes with their rates and latencies; and
+    events with their outcomes and causes. It also shows flows as diagrams, as well as pools, sources, lanes and
+    inboxes. The page loads nothing from other servers. The HTTP API is available on the same server, under ``/api``.
 
-    If ``host`` is a loopback address, every client may read. Commands need ``token``. Reading also needs the token if
-    other machines can reach ``host``. By default, a token is generated. Send the token in the header ``Authorization:
-    Bearer TOKEN`` or, for the page, after ``#token=``. Never put the token in a query, a cookie or a log. On a
-    terminal, the address is printed to stderr with a generated token. Without a terminal, the address is logged without
-    the token: pass your own ``token``, or read the attribute. Requests that use another host name, or that come from
-    another page, are rejected.
+    Commands require ``token``. If other machines can reach ``host``, reading requires it as well; on a loopback
+    address, any client may read. By default, a token is generated. Send it in the header ``Authorization: Bearer
+    TOKEN`` or, when you open the page, after ``#token=``. Never put the token in a query string, a cookie or a log. If
+    stderr is a terminal, the address is printed there together with a generated token. Otherwise, the address is logged
+    without the token, so pass your own ``token`` or read the attribute. The server rejects requests for a different
+    host name and requests sent by other web pages.
 
-    With `run`, the server opens before the next main starts, and closes last. It does not keep the program running when
-    the other mains have ended. Inside a lifetime, you can use ``async with`` instead. Both raise `OSError` if the
-    address is in use or does not exist, and `LookupError` outside a lifetime. While no page is open, the dashboard
-    costs almost nothing.
+    When passed to `run`, the server opens before the mains that follow it start, and closes last. It does not keep the
+    program running once the other mains have finished. Inside a lifetime, you can use ``async with`` instead. Either
+    way, it raises `OSError` if the address is in use or does not exist, and `LookupError` outside a lifetime. While no
+    page is open, the dashboard uses almost no resources.
 
     Args:
-        host: The address to listen on. Traffic is not encrypted, so use a tunnel or a proxy for other machines.
-        port: The port; 0 for any free port.
+        host: The address to listen on. Traffic is not encrypted, so use a tunnel or a proxy for access from other
+            machines.
+        port: The port; 0 selects any free port.
         token: One word of printable ASCII, the longer the better.
 
     Raises:
-        ValueError: if the port does not exist, or a header cannot contain the token.
+        ValueError: if the port is not valid, or the token cannot be sent in a header.
     """
 
     _taken: ClassVar[str] = "is already served; create a second one with a different port"
@@ -67,7 +68,7 @@ class Dashboard(Auxiliary):
 
     @property
     def url(self) -> str:
-        """The page's address, without a trailing slash. Before the start, the address contains the given port."""
+        """The page's address, without a trailing slash. Until the server starts, it contains the port you passed."""
         return url_of("http", *self._address)
 
     async def _open(self, held: AsyncExitStack) -> None:
@@ -84,7 +85,7 @@ class Dashboard(Auxiliary):
         self._announce()
 
     def _announce(self) -> None:
-        """Print or log the address. A generated token is shown only on a terminal."""
+        """Print or log the address. Show a generated token only on a terminal."""
         if not is_loopback(self._host):
             _log.warning(
                 "%s is not encrypted, and other machines can reach it; use a tunnel or a proxy instead", self.url
@@ -102,7 +103,7 @@ def _listening_socket(host: str, port: int) -> socket.socket:
     """Return a listening socket.
 
     Raises:
-        OSError: with the address and the reason.
+        OSError: if we cannot listen. The message contains the address and the reason.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]

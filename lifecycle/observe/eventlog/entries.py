@@ -1,4 +1,4 @@
-"""The entries of the event log: an event with its outcome, and the tree of its causes and effects."""
+"""The entries in an event log: events with their outcomes, and trees of causes and effects."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Entry", "EventOutcome", "Node", "Trace", "describe", "trace_of"]
 
-#: The shortest waiting time, in seconds, that a description mentions.
+#: The shortest wait, in seconds, that is worth mentioning in a description.
 _SHORT_WAIT = 0.001
 
-#: The maximum number of levels by which lines are indented. Chains of events can have any length.
+#: The maximum indentation level. It is limited because a chain of events can have any length.
 _MAX_INDENT = 40
 
 
@@ -25,16 +25,16 @@ class EventOutcome(StrEnum):
 
     #: Waiting in a lane, or for space in a lane.
     QUEUED = "queued"
-    #: Held by a debounce window that is still open.
+    #: Held back until a debounce window closes.
     HELD = "held"
-    #: Merged by a debounce window into a call for several events. That call has the outcome.
+    #: Merged with other events into one call at the end of a debounce window. See that call for the outcome.
     MERGED = "merged"
     RUNNING = "running"
     HANDLED = "handled"
     FAILED = "failed"
-    #: Dropped and counted as dropped.
+    #: Dropped, and included in the drop count.
     DROPPED = "dropped"
-    #: Dropped, or its handler cancelled, because of a newer event.
+    #: Replaced by a newer event: the event was dropped, or its handler was cancelled.
     SUPERSEDED = "superseded"
     #: Not accepted by any handler.
     UNROUTED = "unrouted"
@@ -47,15 +47,15 @@ _IN_FLIGHT = frozenset({EventOutcome.QUEUED, EventOutcome.HELD, EventOutcome.RUN
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One event and its outcome at one moment. Durations are in seconds.
+    """An event and its outcome at one moment. Durations are in seconds.
 
-    Long texts are truncated. `summary` contains numbers and short texts from the event, but no bodies. Values with a
-    name such as password or token are shown as ``***``.
+    Long texts are truncated. `summary` contains numbers and short texts from the event, but never a body. Values whose
+    names suggest a secret, such as password or token, are shown as ``***``.
     """
 
-    #: The event's id. Ids increase within the process, as `Delivery.id` does.
+    #: The event's id, which is also its `Delivery.id`. Ids increase within a process.
     id: int
-    #: The id of the event whose handler emitted this event.
+    #: The id of the event whose handler emitted this event; None if no handler did.
     parent: int | None
     topic: str
     summary: str
@@ -63,22 +63,22 @@ class Entry:
     router: str
     #: When the router accepted the event, in seconds since 1970.
     time: float
-    #: The pattern of the event's route; ``(fallback)`` if no route matched.
+    #: The pattern of the event's route, or ``(fallback)`` if no route matched.
     pattern: str | None
     handler: str | None
     #: The current outcome.
     what: EventOutcome
-    #: The id of the call that the event was merged into.
+    #: The id of the call into which the event was merged.
     into: int | None
-    #: The number of events merged into this call.
+    #: The number of events that were merged into this call.
     merged: int
-    #: Seconds from acceptance to the call of the handler.
+    #: How many seconds passed between acceptance and the call to the handler.
     waited: float | None
-    #: Seconds that the last handler took.
+    #: How many seconds the last handler took.
     duration: float | None
     error: str | None
     attempt: int
-    #: The patterns of routes whose handlers passed the event on, in order.
+    #: The patterns of the routes whose handlers passed the event on, in order.
     passed: tuple[str, ...]
 
     @property
@@ -93,12 +93,12 @@ class Entry:
 
 _FIELDS = tuple(each.name for each in fields(Entry))
 
-#: The word between an outcome and the handler's name; "for" after all other outcomes.
+#: The word between an outcome and the handler's name. It defaults to "for".
 _PREPOSITIONS = {EventOutcome.HANDLED: "by", EventOutcome.RUNNING: "in", EventOutcome.FAILED: "in"}
 
 
 def describe(entry: Entry) -> str:
-    """Return an event and its outcome as one readable line."""
+    """Describe an event and its outcome in one readable line."""
     words = [f"#{entry.id} {printable(entry.topic)}:", str(entry.what)]
     if entry.into is not None:
         words.append(f"into #{entry.into}")
@@ -122,7 +122,7 @@ def describe(entry: Entry) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An entry and its depth below the root."""
+    """An entry in a trace, with its depth below the root."""
 
     entry: Entry
     depth: int
@@ -130,15 +130,15 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The tree for an event: its oldest known ancestor, and all events that resulted from that ancestor.
+    """The tree that contains an event: its oldest known ancestor, and all events that resulted from that ancestor.
 
-    Children follow their parents, in the order of acceptance. An event without a parent that was merged into a call is
-    listed below that call.
+    Each event is followed by its children, in the order in which they were accepted. If an event without a parent was
+    merged into a call, it is listed below that call.
     """
 
     #: The id of the requested event.
     id: int
-    #: A flat list, because the tree may have as many levels as the log has entries.
+    #: The nodes as a flat list, because the tree can be as deep as the log is long.
     nodes: tuple[Node, ...]
 
     @property
@@ -148,34 +148,34 @@ class Trace:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The tree as text, one line per event. The requested event is marked."""
+        """The tree as text, with one line per event. The requested event is marked."""
         return tuple(
             f"{'  ' * min(node.depth, _MAX_INDENT)}{describe(node.entry)}{'  <-' if node.entry.id == self.id else ''}"
             for node in self.nodes
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dict that `json.dumps` accepts: ``id``, and ``nodes``, each of them an entry with its ``depth``."""
+        """Return a dict that `json.dumps` accepts. It has the ``id``, and ``nodes``: entries with their ``depth``."""
         nodes = [{"depth": node.depth, **node.entry.to_dict()} for node in self.nodes]
         return {"id": self.id, "nodes": nodes}
 
 
 def trace_of(number: int, entries: Mapping[int, Entry]) -> Trace:
-    """Return the tree of the entry with the id ``number``. ``entries`` are sorted by id."""
+    """Return the tree that contains the entry with the id ``number``. ``entries`` must be sorted by id."""
     children: dict[int, list[Entry]] = {}
     for entry in entries.values():
         parent = _parent(entry, entries)
         if parent is not None:
             children.setdefault(parent.id, []).append(entry)
     root = entries[number]
-    # The loop always ends: a parent has a smaller id, and a merged call has the parent of its first event.
+    # This loop always ends: a parent has a smaller id, and a merged call has the same parent as its first event.
     while (parent := _parent(root, entries)) is not None:
         root = parent
     return Trace(number, tuple(_nodes(root, children)))
 
 
 def _parent(entry: Entry, entries: Mapping[int, Entry]) -> Entry | None:
-    """Return the parent of ``entry``, or else the call that it was merged into."""
+    """Return the parent of ``entry`` or, if it has none, the call into which it was merged."""
     for number in (entry.parent, entry.into):
         if number is not None and number in entries:
             return entries[number]

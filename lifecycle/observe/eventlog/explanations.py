@@ -1,4 +1,4 @@
-"""Explanations of what happens to a topic's events: matching routes, delays before handlers run, and similar patterns.
+"""Explains what happens to events with a given topic: which routes match, and what delays their handlers.
 
 `EventLog.explain` collects the facts, and this module formats them.
 """
@@ -32,17 +32,17 @@ __all__ = ["Explanation", "Match", "NearMiss", "Silence", "explain", "near_misse
 
 _log = logging.getLogger("lifecycle.observe")
 
-#: The maximum number of near misses shown per kind, and of candidates whose spelling is compared.
+#: The maximum number of near misses shown per kind, and the maximum number of candidates whose spelling is compared.
 _SHOWN, _CLOSE = 3, 50
-#: The maximum number of segments in a topic or pattern that is compared. Longer ones are slow to compare, and unlikely
-#: to be misspellings.
+#: Topics and patterns with more segments than this are not compared. That would be slow, and they are unlikely to be
+#: misspellings.
 _SEGMENTS = 16
-#: The minimum similarity, from 0 to 1, at which one text counts as a misspelling of another.
+#: Two texts that are at least this similar, on a scale from 0 to 1, are considered misspellings of each other.
 _SIMILAR = 0.8
 
 _SAME = "it differs only in case, separators or spaces"
 
-#: Characters that people write instead of a slash.
+#: Converts characters that people type instead of a slash.
 _SEPARATORS = str.maketrans(".: ", "///")
 
 
@@ -53,7 +53,7 @@ class Match:
     router: str
     pattern: str
     handler: str
-    #: The outcome for an event that reaches this route now.
+    #: What happens to an event that reaches this route now.
     would: str
     handled: int
     failed: int
@@ -62,17 +62,17 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class NearMiss:
-    """A pattern, or a topic in the log, that is similar to the given topic."""
+    """A pattern, or the topic of a logged event, that is similar to the given topic."""
 
     kind: Literal["pattern", "topic"]
     text: str
-    #: The difference between the two.
+    #: How the two differ.
     hint: str
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A source that sends nothing, and the reason."""
+    """A source that sends nothing, and the reason why."""
 
     router: str
     source: str
@@ -81,19 +81,19 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Everything known about a topic: fields for programs, and `lines` for people."""
+    """Everything that is known about a topic. The fields are for programs, and `lines` is for people."""
 
     topic: str
     #: The short answer.
     verdict: str
     #: The matching routes of each router, in the order in which the router tries them.
     matches: tuple[Match, ...]
-    #: The last events of this topic, oldest first.
+    #: The latest events with this topic, oldest first.
     seen: tuple[Entry, ...]
-    #: If no route matches, similar patterns and topics.
+    #: Similar patterns and topics, if no route matches.
     near: tuple[NearMiss, ...]
     silent: tuple[Silence, ...]
-    #: The routes of `Router.also` that get the event in addition.
+    #: Routes added with `Router.also`, which receive the event in addition.
     also: tuple[Match, ...] = ()
 
     @property
@@ -110,7 +110,7 @@ class Explanation:
         return tuple(map(printable, lines))
 
     def _others(self) -> Iterator[str]:
-        """Yield the routes after the first."""
+        """Yield lines about the routes after the first."""
         for before, match in pairwise(self.matches):
             other = before.router != match.router
             when = f"in router {match.router!r}" if other else f"if {before.handler} passes it on"
@@ -146,10 +146,10 @@ def explain(
     topics: Iterable[str],
     failures: Mapping[tuple[str, str], Failure],
 ) -> Explanation:
-    """Explain what happens to an event of ``topic`` in ``routers``.
+    """Explain what happens in ``routers`` to an event with this topic.
 
-    ``seen`` contains the last events of this topic, and ``topics`` the topics of other events. ``failures`` contains
-    the last failure of each source, by the names of router and source.
+    ``seen`` contains the latest events with this topic, and ``topics`` contains the topics of other events.
+    ``failures`` maps the names of a router and one of its sources to the source's latest failure.
     """
     views = [view for router in routers if (view := _view_of(router)) is not None]
     shown = shorten(topic, MAX_TOPIC)
@@ -177,7 +177,7 @@ class _View:
         self.patterns: list[str] = [info.pattern for info in router.routes() if not info.also]
 
     def matches(self, topic: str, *, also: bool) -> Iterator[Match]:
-        """Yield the matching routes, in order: those that handle the event or, with ``also``, those that get it too."""
+        """Yield matching routes in order: those that handle the event or, with ``also``, those from `Router.also`."""
         for info in self._explain(topic):
             if info.also is not also:
                 continue
@@ -229,10 +229,10 @@ def _when_busy(info: RouteInfo, lane: LaneInfo, busy: str) -> str:
 
 
 def _view_of(router: Any) -> _View | None:
-    """Return the view of ``router``, or None if it raises, so that the other routers are still explained."""
+    """Return a view of ``router``. If it raises, return None so that we can still explain the other routers."""
     try:
         return _View(router)
-    except Exception:  # noqa: BLE001  # a class of the program may raise anything
+    except Exception:  # noqa: BLE001  # a class in the program may raise anything
         _log.exception("%r cannot be inspected; the explanation leaves it out", router)
         return None
 
@@ -267,7 +267,7 @@ def _to_dict(record: Any) -> dict[str, Any]:
 
 
 def near_misses(topic: str, patterns: Iterable[str], topics: Iterable[str]) -> tuple[NearMiss, ...]:
-    """Return the patterns and the topics of events that are similar to ``topic``."""
+    """Return the patterns and the topics of logged events that are similar to ``topic``."""
     return (*_nearest("pattern", topic, patterns), *_nearest("topic", topic, topics))
 
 
@@ -288,14 +288,14 @@ def _nearest(kind: Literal["pattern", "topic"], topic: str, texts: Iterable[str]
 
 
 def _candidates(plain: str, texts: list[str]) -> list[str]:
-    """Return the texts that share the most segments with ``plain``. Comparing all of them would take too long."""
+    """Return the texts that have the most segments in common with ``plain``. Comparing all texts would be slow."""
     segments = set(plain.split("/"))
-    # Sorted, so that equal candidates have a stable order.
+    # Sort the texts first, so that the order of equally good candidates is stable.
     return heapq.nlargest(_CLOSE, sorted(texts), key=lambda text: len(segments.intersection(_plain(text).split("/"))))
 
 
 def _similarity(plain: str, pattern: str) -> tuple[float, str] | None:
-    """Return the similarity of a topic and a pattern, and a hint; None if they are not similar."""
+    """Return how similar a topic is to a pattern, with a hint, or None if they are not similar."""
     other = _plain(_canonical(pattern))
     if _fits(other, plain):
         return 1.0, _SAME
@@ -305,7 +305,7 @@ def _similarity(plain: str, pattern: str) -> tuple[float, str] | None:
         return 1.0, f"{last} matches one segment; {wider!r} would match"
     if "*" not in other:
         return _spelling(plain, other)
-    # Compare without the wildcards, and without the segments that they match.
+    # Compare the texts without wildcards and without the segments that the wildcards match.
     pairs = zip_longest(plain.split("/"), other.split("/"), fillvalue="")
     literal = [pair for pair in pairs if "*" not in pair[1]]
     return _spelling("/".join(own for own, _ in literal), "/".join(segment for _, segment in literal))
@@ -328,11 +328,11 @@ def _fits(pattern: str, topic: str) -> bool:
 def _canonical(pattern: str) -> str:
     try:
         return Pattern(pattern).canonical
-    except InvalidPattern:  # the text of an additional route is not only its pattern
+    except InvalidPattern:  # the text of a `Router.also` route contains more than its pattern
         return pattern
 
 
 def _plain(text: str) -> str:
-    """Fold case, and separate segments with single slashes."""
+    """Fold the case, and use single slashes as separators."""
     parts = text.translate(_SEPARATORS).casefold().split("/")
     return "/".join(part.strip() for part in parts if part.strip())

@@ -1,4 +1,4 @@
-"""The file for an event log: JSON lines, rotated by size and written in a thread."""
+"""The file behind an event log: one JSON object per line, rotated by size and written in a thread."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ __all__ = ["LineFile", "Writer"]
 
 _log = logging.getLogger("lifecycle.observe")
 
-#: The maximum number of entries that wait to be written. If the disk is too slow, the oldest entries are lost.
+#: The maximum number of entries waiting to be written. If the disk cannot keep up, the oldest ones are lost.
 _WAITING = 10_000
-#: The maximum number of entries per batch.
+#: The maximum number of entries written at a time.
 _BATCH = 1000
-#: The time limit in seconds for writing the remaining entries when the log is closed.
+#: How many seconds closing the log may take to write the remaining entries.
 _CLOSING = 2.0
 
 
 class LineFile:
-    """A file to which lines are appended. It is rotated before a line would make it longer than ``max_bytes``.
+    """A file to which lines are appended. It is rotated before a line would make it larger than ``max_bytes``.
 
-    ``path.1`` is the newest of at most ``backups`` older files. Only the files' owner can read them.
+    At most ``backups`` older files are kept, of which ``path.1`` is the newest. The files are readable only by their
+    owner.
     """
 
     def __init__(self, path: Path, max_bytes: int, backups: int) -> None:
@@ -42,9 +43,9 @@ class LineFile:
         self._max_bytes = max_bytes
         self._backups = backups
         self._fd: int | None = None
-        # None unless the file is a regular file. A pipe, for example, has no size.
+        # The file's size; None unless it is a regular file. A pipe, for example, has no size.
         self._size: int | None = None
-        # True if an interrupted write left the last line incomplete.
+        # True if the last line is incomplete because a write was interrupted.
         self._torn = False
         #: The number of lines written.
         self.written: int = 0
@@ -55,7 +56,7 @@ class LineFile:
         Raises:
             OSError: if the file cannot be opened for writing.
         """
-        # With O_NONBLOCK, opening a pipe without a reader fails immediately instead of waiting for one.
+        # O_NONBLOCK prevents us from hanging on a pipe that has no reader. Opening it fails immediately instead.
         self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o600)
         status = os.fstat(self._fd)
         self._size = status.st_size if stat.S_ISREG(status.st_mode) else None
@@ -68,10 +69,10 @@ class LineFile:
             self._fd = None
 
     def write(self, lines: Iterable[bytes]) -> None:
-        """Append ``lines``, each with its line ending.
+        """Append ``lines``, each of which must include its line ending.
 
         Raises:
-            OSError: if a line cannot be written. `written` counts the lines before it.
+            OSError: if a line cannot be written. `written` includes the lines written before it.
         """
         gathered: list[bytes] = []
         length = 0
@@ -119,13 +120,14 @@ def _last_byte(path: Path) -> bytes:
 
 
 class Writer:
-    """Writes finished events to a file in a thread, without delaying the event loop or the end of the process.
+    """Writes finished events to a file in a thread.
 
-    Events that cannot be written in time are lost and counted. The first loss is logged.
+    A slow disk therefore delays neither the event loop nor the end of the program. Events that cannot be
+    written in time are lost and counted. Only the first loss is logged.
     """
 
     def __init__(self, file: LineFile) -> None:
-        """Open the file and start to write.
+        """Open the file and start the thread.
 
         Raises:
             OSError: if the file cannot be opened for writing.
@@ -134,7 +136,7 @@ class Writer:
         self._waiting: deque[Record] = deque()
         self._arrived = asyncio.Event()
         self._closing = False
-        # The number of entries being written.
+        # The number of entries that are being written right now.
         self._writing = 0
         #: The number of events that could not be written.
         self.lost: int = 0
@@ -145,7 +147,7 @@ class Writer:
         self._task = asyncio.create_task(self._write(), name=f"event log {file.path}")
 
     async def aclose(self) -> None:
-        """Write as many remaining entries as possible within the time limit, and close the file."""
+        """Write as many of the remaining entries as the time limit allows, and close the file."""
         self._closing = True
         self._arrived.set()
         try:

@@ -1,4 +1,4 @@
-"""`EventLog`: the last events of a program, and the outcome of each."""
+"""`EventLog`: a program's latest events, and what happened to each one."""
 
 from __future__ import annotations
 
@@ -29,45 +29,46 @@ if TYPE_CHECKING:
 
 __all__ = ["EventLog", "EventLogState"]
 
-#: The number of entries that `find` compares before other tasks run. It takes at most ten milliseconds for any pattern.
+#: How many entries `find` compares before it lets other tasks run. Even with the slowest pattern, this takes at most
+#: ten milliseconds.
 _SLICE = 100
 
-#: The maximum number of past events that an explanation shows.
+#: The maximum number of past events shown in an explanation.
 _SEEN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class EventLogState:
-    """The state of an event log at one moment."""
+    """An event log's state at one moment."""
 
     name: str
-    #: The maximum number of kept events.
+    #: The maximum number of events to keep.
     size: int
-    #: The number of events kept now.
+    #: The number of events currently kept.
     kept: int
     #: The total number of events so far.
     seen: int
     #: The number of unfinished events.
     under_way: int
-    #: The number of readers that follow the log.
+    #: The number of readers following the log.
     followers: int
-    #: The path of the file; None without a file.
+    #: The path of the file, if the log writes one.
     path: str | None
     #: The number of events that could not be written to the file.
     lost: int
 
 
 class EventLog(HookObserver):
-    """A log of the last ``size`` events of the program and their outcomes. Pass it to `run`, preferably first.
+    """A log of the program's last ``size`` events and their outcomes. Pass it to `run`, preferably first.
 
     It records the events of all routers that run under its lifetime. Outside a lifetime, it records the routers that
-    run without one. `Entry` lists the data that it keeps per event. With ``path``, each finished event is also written
-    to that file as a line of JSON. A thread writes the file, so a slow disk delays no event. Events that cannot be
-    written, for example to a full disk, are lost and counted, and the first loss is logged. A file that would exceed
-    ``max_bytes`` is renamed to ``path.1``, and ``backups`` older files are kept.
+    run without one. See `Entry` for the data it keeps per event. If you pass ``path``, each finished event is also
+    written to that file as a line of JSON. This happens in a thread, so a slow disk does not delay events. Events that
+    cannot be written, for example because the disk is full, are lost and counted, and the first loss is logged. Before
+    the file exceeds ``max_bytes``, it is renamed to ``path.1``, and ``backups`` older files are kept.
 
-    Instead of passing it to `run`, you can use ``async with``. Both raise `OSError` if the file cannot be opened for
-    writing. You can still read the entries after the log is closed.
+    Instead of passing the log to `run`, you can use ``async with``. Either way, it raises `OSError` if the file cannot
+    be opened for writing. You can still read the entries after the log is closed.
 
     Raises:
         ValueError: if ``size`` or ``max_bytes`` is below 1, or ``backups`` is negative.
@@ -93,7 +94,7 @@ class EventLog(HookObserver):
         self._limits = max_bytes, backups
         self._writer: Writer | None = None
         self._recorder = Recorder(size)
-        # The routers whose events are recorded; None before the log is opened.
+        # The routers whose events are recorded; None until the log is opened.
         self._routers: Routers | None = None
 
     def __repr__(self) -> str:
@@ -102,7 +103,7 @@ class EventLog(HookObserver):
 
     @classmethod
     def current(cls) -> EventLog | None:
-        """Return the first open log of the current lifetime, or of an enclosing one; None if no log is open."""
+        """Return the first open log in the current lifetime or an enclosing one, or None if no log is open."""
         life = current_life.get(None)
         while life is not None:
             for each in life.lifetime.components():
@@ -114,16 +115,16 @@ class EventLog(HookObserver):
     # -- reading ------------------------------------------------------------------------------------------------
 
     def entries(self, pattern: str | Pattern | type[Topical] = "**", *, limit: int | None = None) -> list[Entry]:
-        """Return the entries with a matching topic, oldest first. With ``limit``, only the newest ones are returned."""
+        """Return the entries with a matching topic, oldest first. With ``limit``, return only the newest ones."""
         wanted = as_pattern(pattern)
         found = (record for record in reversed(self._recorder.last) if wanted.matches(record.current_topic()))
         return [record.entry() for record in islice(found, limit)][::-1]
 
     async def find(self, pattern: str | Pattern | type[Topical] = "**", *, limit: int | None = None) -> list[Entry]:
-        """Return the same as `entries`, but let other tasks run during the search."""
+        """Do the same as `entries`, but let other tasks run during the search."""
         wanted = as_pattern(pattern)
         found: list[Entry] = []
-        # A copy, because events may be recorded during the search.
+        # We iterate over a copy, because events may be recorded during the search.
         for looked, record in enumerate(reversed(list(self._recorder.last)), 1):
             if len(found) == limit:
                 break
@@ -133,12 +134,12 @@ class EventLog(HookObserver):
                 await asyncio.sleep(0)
         return found[::-1]
 
-    def get(self, id: int) -> Entry | None:  # noqa: A002  # the field's word
-        """Return the entry of the event with this id; None if the id is unknown or the entry is no longer kept."""
+    def get(self, id: int) -> Entry | None:  # noqa: A002  # matches the field's name
+        """Return the entry for the event with this id, or None if the id is unknown or the entry is no longer kept."""
         record = self._recorder.get(id)
         return None if record is None else record.entry()
 
-    def trace(self, id: int) -> Trace:  # noqa: A002  # the field's word
+    def trace(self, id: int) -> Trace:  # noqa: A002  # matches the field's name
         """Return the causes and effects of the event with this id.
 
         Raises:
@@ -155,8 +156,8 @@ class EventLog(HookObserver):
         """Follow entries as they change: ``async with log.follow("file/**") as entries: async for entry in entries``.
 
         If an entry changes several times before it is read, the reader receives it once, in its latest state. At most
-        ``maxsize`` changes wait for a reader. Beyond that, the oldest are dropped and counted in ``entries.dropped``.
-        The iteration ends when the log closes.
+        ``maxsize`` changes wait to be read. Beyond that, the oldest are dropped and counted in ``entries.dropped``. The
+        iteration ends when the log closes.
 
         Raises:
             ValueError: if ``maxsize`` is below 1.
@@ -166,10 +167,10 @@ class EventLog(HookObserver):
         return Following(self._recorder.changes, as_pattern(pattern), maxsize)
 
     def explain(self, topic: str) -> Explanation:
-        """Explain what happens to an event of ``topic``: the matching routes, their lanes, and the topic's last events.
+        """Explain what happens to an event with this topic: the matching routes, their lanes, and the latest events.
 
         Raises:
-            RuntimeError: if the log was never opened.
+            RuntimeError: if the log has never been opened.
         """
         if self._routers is None:
             raise RuntimeError(f"{self!r} has not been opened; enter it with `async with`, or pass it to run()")
@@ -179,7 +180,7 @@ class EventLog(HookObserver):
         return explain(topic, self._routers.names, seen=seen, topics=topics, failures=self._routers.failures)
 
     def state(self) -> EventLogState:
-        """Return the current state of the log."""
+        """Return the log's current state."""
         recorder = self._recorder
         return EventLogState(
             name=self.name,
@@ -194,7 +195,7 @@ class EventLog(HookObserver):
 
     # -- lifecycle -----------------------------------------------------------------------------------------------
 
-    def _begin(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:  # noqa: ARG002  # inner lifetimes are found too
+    def _begin(self, held: AsyncExitStack, lifetime: Lifetime | None) -> None:  # noqa: ARG002  # the routers also look for inner lifetimes
         self._routers = routers = Routers()
         if self._path is not None:
             from lifecycle.observe.eventlog.files import LineFile, Writer  # most logs have no file

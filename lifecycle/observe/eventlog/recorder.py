@@ -1,7 +1,7 @@
-"""The recorder of an event log: it uses hooks to follow every event from acceptance to its end.
+"""The recorder behind an event log. It uses hooks to follow every event from its acceptance to its outcome.
 
-Its hook receivers run several times per delivery, so they store little, format nothing and never wait. Texts are
-created when an entry is read, and a thread writes to the disk.
+The hook receivers run several times per delivery, so they store little, format nothing and never wait. Texts are
+formatted only when an entry is read, and a separate thread writes to the disk.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ if TYPE_CHECKING:
 
 __all__ = ["Changes", "Failure", "Following", "Record", "Recorder", "Routers"]
 
-#: The maximum numbers of characters of a stored topic or name, and of a stored error. Routers reject longer topics.
+#: The maximum length of a stored topic or name, and of a stored error, in characters. Routers reject longer topics.
 _TEXT, _ERROR = 1024, 500
 
-#: The maximum number of sources whose last failure is stored.
+#: The maximum number of sources for which the latest failure is stored.
 _FAILURES = 100
 
 
 class Recorder:
-    """The records of the last ``size`` events, and of unfinished events, which may be older."""
+    """The records of the last ``size`` events and of all unfinished events, which may be older."""
 
     def __init__(self, size: int) -> None:
-        #: The last records, oldest first.
+        #: The latest records, oldest first.
         self.last: deque[Record] = deque(maxlen=size)
         #: The records of unfinished events, by id.
         self.in_flight: dict[int, Record] = {}
         #: The total number of events so far.
         self.seen: int = 0
-        #: The changes that followers read.
+        #: The changes, for followers to read.
         self.changes: Changes = Changes()
-        # The routers whose events are recorded, and the writer of finished events, if any. Both are None before
-        # `begin`.
+        # The routers whose events are recorded, and the writer for finished events, if there is one. Both are None
+        # until `begin` is called.
         self._routers: Routers | None = None
         self._writer: Writer | None = None
         self._clock: Callable[[], float] = time.monotonic
 
     def get(self, number: int) -> Record | None:
-        """Return the record of the event with this id; None if the id is unknown or the record is no longer kept."""
+        """Return the record of the event with this id, or None if the id is unknown or the record is no longer kept."""
         return self.in_flight.get(number) or next((each for each in self.last if each.id == number), None)
 
     def all(self) -> dict[int, Record]:
@@ -71,7 +71,7 @@ class Recorder:
         return {number: found[number] for number in sorted(found)}
 
     def begin(self, routers: Routers, writer: Writer | None) -> None:
-        """Prepare to record the events of ``routers``. Call this before you connect the `receivers`."""
+        """Prepare to record the events in ``routers``. Call this before connecting the `receivers`."""
         self._routers, self._writer = routers, writer
         self._clock = asyncio.get_running_loop().time
         self.changes.ended = False
@@ -85,7 +85,7 @@ class Recorder:
         yield hooks.delivery_ended, self._on_ended
 
     def end(self) -> None:
-        """Finish the records of unfinished events in their current state, and end the iteration of followers."""
+        """Freeze the records of unfinished events in their current state, and end the iteration for all followers."""
         for record in self.in_flight.values():
             record.abandon()
             self._done(record)
@@ -148,7 +148,7 @@ class Recorder:
 
 
 class Record:
-    """The stored data of one delivery. Its texts are created when it is read."""
+    """The data stored about one delivery. Texts are only created when the record is read."""
 
     __slots__ = (
         "at",
@@ -179,11 +179,11 @@ class Record:
         self.parent: int | None = None if parent is None else parent.id
         self.router: str = router
         self.time: float = time.time()
-        #: Event loop times: when the event was accepted, when its handler was called, and when the handler ended.
+        #: Event loop times: when the event was accepted, when its handler was called, and when the handler finished.
         self.at: float = at
         self.began: float | None = None
         self.ended: float | None = None
-        #: The delivery, until it has ended. Afterwards, only the fields below are kept.
+        #: The delivery, while it lasts. After that, only the fields below are kept.
         self.delivery: Delivery | None = delivery
         self.what: EventOutcome = EventOutcome.QUEUED
         self.pattern: str | None = None if route is None else route.text
@@ -195,12 +195,12 @@ class Record:
         self.attempt: int = 1
         self.error: str | None = None
         self.passed: tuple[str, ...] = ()
-        #: The number of the last change, and the final entry once the record no longer changes.
+        #: The number of the latest change. `final` is the entry once the record can no longer change.
         self.change: int = 0
         self.final: Entry | None = None
 
     def start(self, pattern: str, at: float) -> None:
-        """Record the call of a handler."""
+        """Record that a handler was called."""
         self.pattern = pattern
         self.began = at
         self.what = EventOutcome.RUNNING
@@ -212,12 +212,12 @@ class Record:
         self._release(delivery)
 
     def abandon(self) -> None:
-        """Freeze the record in its current state, because the log closes before the delivery ends."""
+        """Freeze the record in its current state, because the log is closing before the delivery has ended."""
         if self.delivery is not None:
             self._release(self.delivery)
 
     def end(self, delivery: Delivery, at: float) -> None:
-        """Record the end of the delivery and its error."""
+        """Record the outcome of the delivery, and its error if it failed."""
         error = delivery.error
         if self.began is not None:
             self.ended = at
@@ -229,7 +229,7 @@ class Record:
         self._release(delivery)
 
     def _release(self, delivery: Delivery) -> None:
-        """Copy the data that an entry needs, so that the event can be freed."""
+        """Copy the data that an entry needs, so that the event can be garbage collected."""
         route = delivery.route
         if route is not None:
             self.pattern, self.handler = route.text, name_of(route.handler)
@@ -239,11 +239,11 @@ class Record:
         self.delivery = self.final = None
 
     def current_topic(self) -> str:
-        """Return the topic of the event."""
+        """Return the event's topic."""
         return self.topic if self.delivery is None else _topic(self.delivery)
 
     def entry(self) -> Entry:
-        """Return the entry that readers receive now."""
+        """Return the entry for the record's current state."""
         if self.delivery is not None:
             return self._entry()
         if self.final is None:
@@ -295,11 +295,11 @@ def _topic(delivery: Delivery) -> str:
         topic: Any = delivery.event.topic
         if type(topic) is str and len(topic) <= _TEXT:
             return topic
-    except Exception:  # noqa: BLE001  # a property of the program may raise anything
+    except Exception:  # noqa: BLE001  # a property in the program may raise anything
         return ""
     if not isinstance(topic, str):
         return f"({type(topic).__name__})"
-    # Not str(topic), which returns the member's name for some enums.
+    # We do not use str(topic), because it returns the member's name for some enums.
     return shorten(topic if type(topic) is str else str.__str__(topic), _TEXT)
 
 
@@ -307,18 +307,18 @@ def _topic(delivery: Delivery) -> str:
 
 
 class Changes:
-    """The last changes, numbered. They are stored once for all followers, and only while followers exist."""
+    """The latest changes, numbered. They are shared by all followers, and stored only while there are any."""
 
     __slots__ = ("_changed", "_followers", "_kept", "count", "ended", "followed")
 
     def __init__(self) -> None:
         #: The total number of changes.
         self.count: int = 0
-        # The record of each of the last changes. A record that changes again is appended again.
+        # The record behind each of the latest changes. A record that changes again is appended again.
         self._kept: deque[Record] = deque()
         self._followers: list[Following] = []
         self._changed = Condition()
-        #: True while followers exist.
+        #: True while there are followers.
         self.followed: bool = False
         #: True if no more changes will follow.
         self.ended: bool = False
@@ -328,18 +328,18 @@ class Changes:
         return len(self._followers)
 
     def add(self, record: Record) -> None:
-        """Add a change of ``record``. Call this only while followers exist."""
+        """Store a change of ``record``. Call this only while there are followers."""
         self.count += 1
         record.change = self.count
         self._kept.append(record)
         self._changed.notify_all()
 
     async def wait(self) -> None:
-        """Wait for the next change, or for the end of all changes."""
+        """Wait until there is another change, a follower leaves, or no more changes will follow."""
         await self._changed.wait()
 
     def get(self, number: int) -> Record | None:
-        """Return the record of the change ``number``; None if the record has changed again since."""
+        """Return the record behind the change ``number``, or None if the record has changed again since."""
         record = self._kept[number - self.count - 1]
         return record if record.change == number else None
 
@@ -352,7 +352,7 @@ class Changes:
         self.followed = True
 
     def leave(self, follower: Following) -> None:
-        """Remove ``follower``. Without followers, no changes are kept."""
+        """Remove ``follower``. If it was the last one, discard the stored changes."""
         if follower in self._followers:
             self._followers.remove(follower)
         if not self._followers:
@@ -361,24 +361,25 @@ class Changes:
         self._changed.notify_all()
 
     def end(self) -> None:
-        """End the iteration of all followers."""
+        """End the iteration for all followers."""
         self.ended = True
         self._changed.notify_all()
 
 
 class Following:
-    """Entries as they change, from `EventLog.follow`. An entry that changed several times is returned once.
+    """An async iterator of entries as they change, returned by `EventLog.follow`.
 
-    At most ``maxsize`` changes wait. Beyond that, the oldest are dropped and counted in ``dropped``.
+    An entry that has changed several times since the last read is returned only once. At most ``maxsize`` changes wait
+    to be read. Beyond that, the oldest are dropped and counted in ``dropped``.
     """
 
     def __init__(self, changes: Changes, pattern: Pattern, maxsize: int) -> None:
-        #: The number of changes, of any topic, that were dropped because the follower was too slow.
+        #: The number of changes, with any topic, that were dropped because the follower was too slow.
         self.dropped: int = 0
         self._changes = changes
         self._pattern = None if pattern.segments == (DEEP,) else pattern
         self._maxsize = maxsize
-        # The number of the last change that was read; None before the follower is entered.
+        # The number of the last change that was read; None until the follower is entered.
         self._seen: int | None = None
         self._left = False
 
@@ -411,14 +412,14 @@ class Following:
         raise StopAsyncIteration
 
     def ready(self) -> list[Entry]:
-        """Return the changed entries that are available without waiting: each entry once, in its current state."""
+        """Return the changed entries that are available without waiting, each of them once, in its current state."""
         found: list[Entry] = []
         while self._seen is not None and not self._left and (record := self._next(self._seen)) is not None:
             found.append(record.entry())
         return found
 
     def _next(self, seen: int) -> Record | None:
-        """Return the next record that matches and has not changed again since."""
+        """Return the next matching record, skipping changes that are followed by a newer change of the same record."""
         count = self._changes.count
         late = count - self._maxsize - seen
         if late > 0:
@@ -439,25 +440,25 @@ class Following:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The last failure of a source."""
+    """A source's latest failure."""
 
     #: Seconds since 1970.
     time: float
     error: str
-    #: Seconds from the failure to the restart; None if the source is not restarted.
+    #: How many seconds after the failure the source is restarted; None if it is not restarted.
     restart_in: float | None
 
 
 class Routers:
-    """The routers of the current lifetime and of those inside it. Outside a lifetime: routers that run without one."""
+    """The routers under the current lifetime, or, outside a lifetime, the routers that run without one."""
 
     def __init__(self) -> None:
         self._life = current_life.get(None)
         self._loop = asyncio.get_running_loop()
         running = () if self._life is None else self._life.all_routers()
-        #: The running routers, and the name of each.
+        #: The running routers and their names.
         self.names: dict[Any, str] = {router: component_name(router) for router in running}
-        #: The last failures of sources, by the names of router and source.
+        #: The latest failure of each source, by the names of the router and the source.
         self.failures: dict[tuple[str, str], Failure] = {}
 
     def receivers(self) -> Iterator[tuple[hooks.Hook, Callable[..., None]]]:
@@ -467,12 +468,12 @@ class Routers:
         yield hooks.source_failed, self._on_source_failed
 
     def name(self, router: Any) -> str | None:
-        """Return the name of ``router``; None unless it, or the caller, runs under this lifetime."""
+        """Return the name of ``router``, or None unless the router or the caller runs under this lifetime."""
         name = self.names.get(router)
         return component_name(router) if name is None and self._is_here() else name
 
     def _is_here(self) -> bool:
-        """Return whether the caller runs under this lifetime, or under one inside it."""
+        """Return whether the caller runs under this lifetime or one of its inner lifetimes."""
         try:
             if self._loop is not asyncio.get_running_loop():
                 return False

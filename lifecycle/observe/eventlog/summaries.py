@@ -1,7 +1,8 @@
-"""Short texts about events: the class and its small values, without bodies or secrets.
+"""Short texts about events: an event's class and its small values, but never its body or a secret.
 
-`digest` copies the values immediately, so the event itself is not kept. `summary` creates the text when an entry is
-read, without running any code of the program: a value that is neither a number nor a text is shown as its class.
+`digest` copies the values immediately, so that the event itself does not have to be kept. `summary` creates the text
+when an entry is read. It never runs code from the program: a value that is neither a number nor a text is represented
+by its class name.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Digest", "digest", "summary"]
 
-#: The class of an event, and the values copied from it.
+#: An event's class, and the values copied from the event.
 Digest: TypeAlias = tuple[type[Any], tuple[Any, ...]]
 
-#: The maximum numbers of characters in a text, in a name and in a summary, and the maximum number of values.
+#: The maximum lengths of a text, a name and a summary, in characters, and the maximum number of values.
 _TEXT, _NAME, _LONGEST, _VALUES = 60, 40, 240, 8
-#: The maximum number of bits in an integer that is shown. Larger integers are slow to print.
+#: The maximum size of an integer, in bits. Larger integers are not shown, because they are slow to print.
 _BITS = 64
 
-#: Path classes whose instances are shown as text. Instances of the program's own subclasses are not.
+#: Path classes whose instances are shown as text. Instances of subclasses defined by the program are not.
 _PATHS = (PosixPath, WindowsPath, PurePosixPath, PureWindowsPath)
 
-#: `type`, with an annotation that type checkers need.
+#: The same as `type`, with an annotation that type checkers need.
 _class: Callable[[Any], type[Any]] = type
 
 
 class _Text(str):
-    """A text that is shown without quotes."""
+    """Text that is shown without quotes."""
 
     __slots__ = ()
 
@@ -47,8 +48,8 @@ def digest(event: Any) -> Digest:
     """Return the values of ``event`` that `summary` needs. This function is cheap and never raises."""
     kind = _class(event)
     try:
-        return kind, _taker(kind)(event)  # type: ignore[arg-type]  # a class has a hash
-    except Exception:  # noqa: BLE001  # a property of the program may raise anything
+        return kind, _taker(kind)(event)  # type: ignore[arg-type]  # classes are hashable
+    except Exception:  # noqa: BLE001  # a property in the program may raise anything
         return kind, ()
 
 
@@ -60,29 +61,29 @@ def summary(taken: Digest) -> str:
     if kind in _SPECIAL:
         text = _shown("", *values)
     else:
-        names = _names(kind)  # type: ignore[arg-type]  # a class has a hash
+        names = _names(kind)  # type: ignore[arg-type]  # classes are hashable
         text = ", ".join(f"{name}={_shown(name, value)}" for name, value in zip(names, values, strict=False))
     return shorten(f"{_class_name(kind)}({text})", _LONGEST)
 
 
-# -- taking ------------------------------------------------------------------------------------------------------
+# -- copying -----------------------------------------------------------------------------------------------------
 
 
 @functools.lru_cache(512)
 def _taker(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function that copies the values from events of the class ``kind``."""
+    """Return a function that copies the values of an event of class ``kind``."""
     if kind is Event:
         return lambda event: () if event.data is None else (event.topic, _kept(event.data, deep=True))
     special = _SPECIAL.get(kind)
     if special is not None:
         return lambda event: (special(event),)
-    names = _names(kind)  # type: ignore[arg-type]  # a class has a hash
+    names = _names(kind)  # type: ignore[arg-type]  # classes are hashable
     return lambda event: tuple([_kept(getattr(event, name), deep=False) for name in names])
 
 
 @functools.lru_cache(512)
 def _names(kind: type[Any]) -> tuple[str, ...]:
-    """Return the names of the fields in a record's repr."""
+    """Return the names of the fields that appear in a record's repr."""
     shown = [each.name for each in fields(kind) if each.repr and each.name != "topic"] if is_dataclass(kind) else []
     return tuple(shown[:_VALUES])
 
@@ -92,18 +93,18 @@ def _arguments(event: CommandEvent) -> str:
 
 
 def _typed(event: LineEvent) -> _Text:
-    # The line may be a password.
+    # Do not show the line itself, because it may be a password.
     return _Text(f"{len(event.line)} characters")
 
 
 def _files(event: FileBatch) -> _Text:
     changes = event.changes
     first = ", ".join(f"{shorten(str(path), _TEXT)} {change}" for path, change in list(changes.items())[:3])
-    return _Text(f"{first} (+{len(changes) - 3})" if len(changes) > 3 else first)  # noqa: PLR2004  # as many as shown
+    return _Text(f"{first} (+{len(changes) - 3})" if len(changes) > 3 else first)  # noqa: PLR2004  # the number of paths shown
 
 
 def _kept(value: Any, *, deep: bool) -> Any:
-    """Return a small value unchanged, and a description of any other value."""
+    """Return a small value unchanged, or a description of any other value."""
     kind = _class(value)
     if value is None or kind is bool or kind is float:
         return value
@@ -139,11 +140,11 @@ def _key(key: Any) -> str:
 
 
 def _class_name(kind: type[Any]) -> str:
-    # Not __name__, which a metaclass in the program may override.
+    # We bypass kind.__name__, because a metaclass in the program may override it.
     return shorten(type.__dict__["__name__"].__get__(kind), _NAME)
 
 
-#: The library's events that have one value to show.
+#: The library's own events that have a single value worth showing.
 _SPECIAL: dict[type, Callable[[Any], str]] = {CommandEvent: _arguments, LineEvent: _typed, FileBatch: _files}
 
 
@@ -151,7 +152,7 @@ _SPECIAL: dict[type, Callable[[Any], str]] = {CommandEvent: _arguments, LineEven
 
 
 def _shown(name: str, value: Any) -> str:
-    """Return a kept value as text, and a secret as ``***``."""
+    """Return a copied value as text, or ``***`` if it is a secret."""
     if type(value) is _Text:
         return str(value)
     if value is not None and is_secret(name):
