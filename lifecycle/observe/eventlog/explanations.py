@@ -53,7 +53,7 @@ class Match:
     router: str
     pattern: str
     handler: str
-    #: What happens to an event that reaches this route now.
+    #: The outcome for an event that reaches this route now.
     would: str
     handled: int
     failed: int

@@ -1,7 +1,7 @@
-"""The HTTP API for a running program, used by the control socket and the dashboard's page.
+"""The HTTP API for a running program, used by the control socket and the dashboard.
 
-Each path has one method, which calls the `Console`. The `Console` decides what a command means.
-docs/reference/control-api.md describes the paths.
+Each path has a method that calls the `Console`, which decides what a command means. docs/reference/control-api.md
+describes the paths.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 __all__ = ["SharedMessages", "api_routes", "change_event", "control_app"]
 
-#: The number of seconds between messages in a busy stream. Sending many entries together is much cheaper than sending
-#: each one alone.
+#: How many seconds to wait between messages in a busy stream. Sending many entries together is much cheaper than
+#: sending them separately.
 _PAUSE = 0.05
 
-#: The number of events in a response if the request sets no limit.
+#: How many events a response contains if the request does not set a limit.
 _DEFAULT_LIMIT = 100
 
 
 def api_routes(console: Console) -> list[web.RouteDef]:
-    """Return the routes of the API, all below ``/api``. They need the middleware `errors_as_json`."""
+    """Return the API's routes, all under ``/api``. They require the middleware `errors_as_json`."""
     api = _Api(console)
     return [
         web.get("/api/program", api.program),
@@ -73,13 +73,13 @@ def api_routes(console: Console) -> list[web.RouteDef]:
 
 
 class _Api:
-    """The request handlers: one method per path."""
+    """The request handlers, one method per path."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._messages = SharedMessages()
 
-    # -- the state -------------------------------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------------------------
 
     async def program(self, _: web.Request) -> web.Response:
         return json_response(self._console.snapshot().to_dict()["program"])
@@ -182,7 +182,7 @@ class _Api:
             raise Refused(404, str(error)) from None
         return await stream(self._console, request, _new_lines(following))
 
-    # -- texts -----------------------------------------------------------------------------------------------------
+    # -- text ------------------------------------------------------------------------------------------------------
 
     async def diagram(self, request: web.Request) -> web.Response:
         try:
@@ -198,28 +198,28 @@ class _Api:
 
 
 class SharedMessages:
-    """State messages, encoded once for all streams that send the same message."""
+    """Encodes state messages once for all streams that send the same message."""
 
     def __init__(self) -> None:
-        # The last encoded update, and its message.
+        # The update that was encoded last, and the resulting message.
         self._full: tuple[object, bytes] = (None, b"")
         self._change: tuple[object, bytes] = (None, b"")
 
     def full(self, update: Update) -> bytes:
-        """Return a stream's first message, which contains all nodes."""
+        """Return the first message of a stream, which contains all nodes."""
         if self._full[0] is not update.snapshot:
             self._full = update.snapshot, change_event(update)
         return self._full[1]
 
     def change(self, update: Update) -> bytes:
-        """Return a message with the changed nodes. Most streams share the same object."""
+        """Return a message with the changed nodes. Most streams send the same message."""
         if self._change[0] is not update.nodes:
             self._change = update.nodes, change_event(update)
         return self._change[1]
 
 
 def change_event(update: Update) -> bytes:
-    """Return the message for ``update``."""
+    """Encode ``update`` as a message."""
     return event({"time": update.snapshot.time, "nodes": update.nodes}, "change")
 
 
@@ -262,7 +262,7 @@ def _pattern(request: web.Request) -> str:
 
 
 def _count(text: str) -> int:
-    """Return a number from a request, which must be 1 or more."""
+    """Parse a number from a request. It must be 1 or more."""
     if not text.isascii() or not text.isdigit() or len(text) > _DIGITS or not int(text):
         raise Refused(400, f"{text[:40]!r} is not a positive number; give 1 or more")
     return int(text)
@@ -272,7 +272,7 @@ _DIGITS = 15
 
 
 def control_app(console: Console) -> web.Application:
-    """Return the API for a control socket, which accepts only our own user and root."""
+    """Return the API for a control socket. It accepts only clients run by our own user or root."""
     app = web.Application(middlewares=[_check_user, errors_as_json])
     app.add_routes(api_routes(console))
     return app
@@ -280,7 +280,7 @@ def control_app(console: Console) -> web.Application:
 
 @web.middleware
 async def _check_user(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Reject clients of other users, on systems that report the user of a client."""
+    """Reject other users' clients, if the system reports which user runs a client."""
     transport = request.transport
     client = None if transport is None else peer(transport.get_extra_info("socket"))
     if client is not None and client.uid not in (0, os.geteuid()):

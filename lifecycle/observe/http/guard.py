@@ -1,9 +1,9 @@
-"""`Guard`: access checks for a `Dashboard` by host, origin and token.
+"""`Guard`: checks the host, the origin and the token of each request to a `Dashboard`.
 
-Any page that is open in a browser can send requests to this machine. So a request must use this machine's host name
-or address, because any other name that resolves here is a sign of DNS rebinding. A request must also come from the
-dashboard's own page, to prevent request forgery. Requests that change something also need the token, which no other
-page can know.
+Any web page that is open in a browser can send requests to this machine, so three checks are necessary. First, a
+request must use this machine's host name or address: any other name that resolves to it is a sign of DNS rebinding.
+Second, a request must come from the dashboard's own page, which prevents request forgery. Third, a request that
+changes something must contain the token, which no other page can know.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ HEADERS: Mapping[str, str] = {
     "Server": "lifecycle",
 }
 
-#: Paths that show the program's output and source lines. They need the token, as commands do.
+#: These paths reveal the program's output and source lines, so they require the token, just as commands do.
 _SENSITIVE = ("/api/tasks", "/api/stacks", "/api/logs", "/api/logs/stream", "/api/attach")
 _READING = ("GET", "HEAD")
 _SCHEME = "bearer"
 
-#: A name or address with an optional port. User, zone and text after a bracket are not allowed.
+#: Matches a name or address with an optional port. It rejects a user, a zone, and any text after a bracket.
 _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^\s\[\]:/@%]+))(?::[0-9]{0,5})?", re.IGNORECASE)
 
 
@@ -60,13 +60,13 @@ class Refused(Exception):  # a response, not a program error
 
 
 class Guard:
-    """Access checks for a server at ``host``.
+    """Access checks for a server listening on ``host``.
 
-    Commands need ``token``. Reading also needs it if other machines can reach ``host``. ``free`` contains the paths of
-    files that reveal nothing about the program.
+    Commands require ``token``. If other machines can reach ``host``, reading requires it as well. ``free`` contains the
+    paths of files that reveal nothing about the program.
 
     Raises:
-        ValueError: if a header cannot contain the token.
+        ValueError: if the token cannot be sent in a header.
     """
 
     def __init__(self, host: str, token: str, *, free: Container[str] = ()) -> None:
@@ -80,14 +80,14 @@ class Guard:
             self._names.add(socket.gethostname().lower())
 
     def check(self, method: str, path: str, headers: MultiMapping[str], *, target: str = "/") -> None:
-        """Check a request. ``target`` is the path as sent, and ``path`` the route that it matches.
+        """Check a request. ``target`` is the path as the client sent it, and ``path`` is the route that it matches.
 
         Raises:
-            Refused: if host, origin or token is wrong. The reason names which of them is wrong, but not the expected
-                value.
+            Refused: if the host, the origin or the token is wrong. The reason names the wrong one without revealing
+                the expected value.
         """
         if not target.startswith("/"):
-            # A host in the target would override the checked header.
+            # If the target contained a host, it would override the Host header that we check.
             raise Refused(403, "this server is not a proxy; request a path")
         host = self._checked_host(headers)
         self._check_origin(host, headers)
@@ -102,7 +102,11 @@ class Guard:
         return given[0]
 
     def _is_ours(self, name: str) -> bool:
-        """Return whether ``name`` is this server. An address cannot be rebound, and tunnels may use any port."""
+        """Return whether ``name`` refers to this server.
+
+        Addresses are safe, because DNS rebinding only affects names. We ignore the port, because a tunnel may use any
+        port.
+        """
         if name in self._names:
             return True
         try:
@@ -113,19 +117,19 @@ class Guard:
 
     def _check_origin(self, host: str, headers: MultiMapping[str]) -> None:
         for origin in headers.getall("Origin", []):
-            # https is allowed, because a proxy may provide TLS.
+            # We also allow https, because a proxy may terminate TLS.
             if origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}"):
                 raise Refused(403, "requests from other pages are not allowed")
 
     def _check_site(self, method: str, path: str, headers: MultiMapping[str]) -> None:
-        """Check the page that the browser reports as the sender. Any page may link to the dashboard itself."""
+        """Check which site sent the request, according to the browser. Any site may link to the dashboard's page."""
         site = headers.get("Sec-Fetch-Site", "none")
         link = method in _READING and path == "/" and headers.get("Sec-Fetch-Mode") == "navigate"
         if site not in ("same-origin", "none") and not link:
             raise Refused(403, "requests from other pages are not allowed")
 
     def _check_token(self, method: str, path: str, headers: MultiMapping[str]) -> None:
-        """Check a given token even where no token is needed, so that a page can test its token."""
+        """Check the token. A token is checked even where none is required, so that a page can test its token."""
         given = headers.getall("Authorization", [])
         reading = method in _READING and path not in _SENSITIVE
         needed = path not in self._free and not (reading and self._open)
@@ -134,7 +138,7 @@ class Guard:
 
     def _is_right(self, header: str) -> bool:
         scheme, _, token = header.partition(" ")
-        # A header may contain any bytes. Invalid ones are decoded to surrogates.
+        # A header may contain any bytes, and invalid ones are decoded to surrogates.
         given = token.strip().encode("utf-8", "surrogateescape")
         return hmac.compare_digest(given, self._token) and scheme.lower() == _SCHEME
 
@@ -145,6 +149,6 @@ def generate_token() -> str:
 
 
 def _name(host: str) -> str | None:
-    """Return ``host`` in lower case without port and brackets; None if it is not a valid host."""
+    """Return ``host`` in lower case, without its port and brackets, or None if it is not a valid host."""
     found = _HOST.fullmatch(host)
     return (found["six"] or found["name"]).lower() if found else None

@@ -1,8 +1,8 @@
-"""The page of a `Dashboard`: its files, the event stream for an open page, and the figures that the page shows.
+"""The page of a `Dashboard`: its files, its event stream, and the measurements that it shows.
 
-A browser opens at most six connections to a server for all its tabs, so each page uses a single stream. Each message
-contains the latest state of everything that changed since the last message. The cost therefore depends on the size of
-the page, not on the number of events.
+Each page uses a single stream, because a browser opens at most six connections to a server across all its tabs. Each
+message contains the latest state of everything that has changed since the previous message, so the cost depends on how
+much the page shows, not on the number of events.
 """
 
 from __future__ import annotations
@@ -42,17 +42,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Figures", "Latencies", "Latency", "live", "memory_of", "merged", "page_app", "page_files"]
 
-#: The content types of served files. Other files, such as licenses, are not served.
+#: The content types of the files that we serve. Other files, such as licenses, are not served.
 _TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 
-#: Seconds between two messages with events, and the maximum number of events per message. The newest are sent.
+#: How many seconds to wait between messages with events, and how many events a message may contain. If there are more,
+#: the newest are sent.
 _EVENTS_INTERVAL, _EVENTS_SHOWN = 0.2, 200
-#: The maximum number of nodes compared per second, which limits the CPU usage, and the maximum number of seconds
+#: The maximum number of nodes to compare per second, which limits the CPU usage, and the maximum number of seconds
 #: between two messages.
 _NODES_PER_SECOND, _LONGEST_INTERVAL = 2000.0, 2.0
-#: Seconds between two measurements.
+#: How many seconds to wait between measurements.
 _FIGURES_INTERVAL = 2.0
-#: The maximum numbers of stored calls per route, and of routes. The least recently called route is removed first.
+#: The maximum number of stored calls per route, and the maximum number of routes. Beyond that, the least recently
+#: called route is removed.
 _CALLS, _ROUTES = 200, 2000
 
 _PROC = Path("/proc")
@@ -62,7 +64,7 @@ _PROC = Path("/proc")
 
 
 def page_app(console: Console, latencies: Latencies, host: str, token: str) -> web.Application:
-    """Return an application with the page and the API, for a server at ``host``."""
+    """Return an application that serves the page and the API on ``host``."""
     pages = page_files()
     guard = _guarding(Guard(host, token, free=pages.keys()))
     app = web.Application(middlewares=[guard, errors_as_json])
@@ -78,7 +80,7 @@ def page_app(console: Console, latencies: Latencies, host: str, token: str) -> w
 
 
 def page_files() -> dict[str, tuple[bytes, str]]:
-    """Return the content and the type of each of the page's files, by path."""
+    """Return the content and content type of each of the page's files, by path."""
     found = dict(_files_in(files("lifecycle.observe") / "page", "/page"))
     return {"/": found.pop("/page/index.html"), **found}
 
@@ -123,7 +125,7 @@ async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
 
 
 async def live(console: Console, figures: Figures, shared: SharedMessages) -> AsyncGenerator[bytes]:
-    """Yield messages ``change``, ``entries`` and ``figures`` until closed. Each is encoded once for all pages."""
+    """Yield ``change``, ``entries`` and ``figures`` messages until closed. Each is encoded once for all pages."""
     pids: dict[str, int] = {}
     sources = _changes(console, shared, pids), _entries(console), _figures(figures, pids)
     async with aclosing(merged(*sources)) as messages:
@@ -154,10 +156,10 @@ def _update(nodes: dict[str, Any], known: set[str], pids: dict[str, int]) -> Non
 
 async def _entries(console: Console) -> AsyncGenerator[bytes]:
     dropped = 0
-    # Following begins before the first message is sent, so that no event is missed in between.
+    # Start following before the first message is sent, so that no event is missed in between.
     async with console.events.follow() as following:
         known = console.events.entries(limit=_EVENTS_SHOWN)
-        # Oldest first, because the page shows events in the order of arrival.
+        # The page shows events in the order in which they arrive, so the oldest must come first.
         known.sort(key=lambda entry: entry.id)
         yield _message(known)
         async for first in following:
@@ -176,12 +178,12 @@ def _message(entries: Iterable[Entry], dropped: int = 0) -> bytes:
 
 @lru_cache(1000)
 def _encoded(entry: Entry) -> str:
-    """Return ``entry`` as JSON, cached for the next page that shows it."""
+    """Return ``entry`` as JSON. The result is cached for other pages that show the same entry."""
     return json.dumps(entry.to_dict(), separators=(",", ":"))
 
 
 async def _figures(figures: Figures, pids: dict[str, int]) -> AsyncGenerator[bytes]:
-    # The page can use figures only after it has received the state.
+    # Wait briefly at first, because the page cannot use the figures until it has received the state.
     pause = _EVENTS_INTERVAL
     while True:
         await asyncio.sleep(pause)
@@ -190,7 +192,7 @@ async def _figures(figures: Figures, pids: dict[str, int]) -> AsyncGenerator[byt
 
 
 async def merged(*sources: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """Yield the messages from all sources as they arrive, until one source ends."""
+    """Yield messages from all sources as they arrive, until one of the sources is exhausted."""
     async with AsyncExitStack() as resources:
         upcoming: dict[asyncio.Task[bytes], AsyncGenerator[bytes]] = {}
         for source in sources:
@@ -217,17 +219,17 @@ def _next(source: AsyncGenerator[bytes]) -> asyncio.Task[bytes]:
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[bytes]]) -> None:
-    """Cancel the tasks and wait for all of them, even if cancelled. After that, the generators may be closed."""
+    """Cancel the tasks and wait for all of them, even if we are cancelled, so that the generators can be closed."""
     for task in tasks:
         task.cancel()
     await shield(asyncio.gather(*tasks, return_exceptions=True))
 
 
-# -- figures -------------------------------------------------------------------------------------------------------
+# -- measurements --------------------------------------------------------------------------------------------------
 
 
 class Latency(TypedDict):
-    """The median and the 95th percentile for a route's last calls, in seconds. ``count`` includes all calls."""
+    """The median and 95th percentile duration of a route's latest calls, in seconds. ``count`` includes all calls."""
 
     p50: float
     p95: float
@@ -235,9 +237,9 @@ class Latency(TypedDict):
 
 
 class Latencies:
-    """Handler durations in all routers in the process, from `hooks.handler_finished`. Use it with ``with``.
+    """Records handler durations for all routers in the process, using `hooks.handler_finished`. Use it with ``with``.
 
-    A route is identified by router and pattern, because two routers may have the same pattern.
+    A route is identified by its router and pattern, because two routers may have routes with the same pattern.
     """
 
     def __init__(self) -> None:
@@ -245,7 +247,7 @@ class Latencies:
         self._counts: dict[tuple[object, str], int] = {}
 
     def __enter__(self) -> Self:
-        """Start measuring."""
+        """Start recording."""
         hooks.handler_finished.connect(self._on_finished)
         hooks.router_stopped.connect(self._on_stopped)
         return self
@@ -253,12 +255,12 @@ class Latencies:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop measuring."""
+        """Stop recording."""
         hooks.handler_finished.disconnect(self._on_finished)
         hooks.router_stopped.disconnect(self._on_stopped)
 
     def of(self, pattern: str, router: object = None) -> Latency | None:
-        """Return the latency for ``pattern`` in ``router``; None before the first call has ended."""
+        """Return the latency for ``pattern`` in ``router``, or None until the first call has finished."""
         last = self._durations.get((router, pattern))
         if not last:
             return None
@@ -267,7 +269,7 @@ class Latencies:
         return Latency(p50=_quantile(ordered, 0.5), p95=_quantile(ordered, 0.95), count=count)
 
     def all(self, router: object = None) -> dict[str, Latency]:
-        """Return the latencies for all patterns in ``router`` that were called."""
+        """Return the latencies for all patterns in ``router`` that have been called."""
         patterns = [pattern for owner, pattern in self._durations if owner is router]
         return {pattern: found for pattern in patterns if (found := self.of(pattern, router)) is not None}
 
@@ -293,7 +295,7 @@ def _quantile(ordered: list[float], share: float) -> float:
 
 
 class Figures:
-    """Route latencies, memory usage of processes, and CPU usage of this process, encoded once for all pages."""
+    """Route latencies, the memory usage of processes, and this process's CPU usage, encoded once for all pages."""
 
     def __init__(self, latencies: Latencies, console: Console) -> None:
         self._latencies = latencies
@@ -303,7 +305,7 @@ class Figures:
         self._valid_until = 0.0
 
     def message(self, pids: Iterable[int]) -> bytes:
-        """Return the figures, at most two seconds old. They include the memory usage of the processes in ``pids``."""
+        """Return figures that are at most two seconds old. They include the memory usage of the processes ``pids``."""
         now = time.monotonic()
         if now >= self._valid_until:
             figures = {"latency": self._latency(), "memory": memory_of(pids), "cpu": self._cpu_share(now)}
@@ -312,7 +314,7 @@ class Figures:
         return self._message
 
     def _latency(self) -> dict[str, Latency]:
-        """Return latencies by pattern, or by the route's id if several routers have the pattern."""
+        """Return the latencies by pattern or, if several routers have the same pattern, by route id."""
         routers = [each for each in self._console.lifetime.components() if isinstance(each, Router)]
         found = [self._latencies.all(router) for router in routers]
         owners = Counter(pattern for each in found for pattern in each)
@@ -323,7 +325,7 @@ class Figures:
         }
 
     def _cpu_share(self, now: float) -> float:
-        """Return the CPU time since the last call, as a share of one core."""
+        """Return the CPU usage since the last call, where 1 means one fully used core."""
         cpu = time.process_time()
         share = (cpu - self._cpu) / max(1e-3, now - self._at)
         self._at, self._cpu = now, cpu
@@ -331,9 +333,9 @@ class Figures:
 
 
 def memory_of(pids: Iterable[int]) -> dict[int, int]:
-    """Return resident bytes by process id. Processes that cannot be read are left out.
+    """Return each process's resident memory in bytes, by process id. Processes that cannot be read are left out.
 
-    The source is /proc. Without /proc, psutil is used if it is installed.
+    The data is read from /proc. On systems without /proc, psutil is used if it is installed.
     """
     read = _memory_reader()
     return {pid: size for pid in pids if (size := read(pid))}

@@ -1,6 +1,6 @@
-"""The HTTP server for the control API: it serves an aiohttp application, responds in JSON and sends event streams.
+"""The HTTP server for the control API. It serves an aiohttp application, responds in JSON, and sends event streams.
 
-Clients may be slow or never read at all. A shutdown waits for none of them.
+Clients may read slowly or not at all, and a shutdown does not wait for them.
 """
 
 from __future__ import annotations
@@ -39,23 +39,22 @@ __all__ = [
 
 _log = logging.getLogger("lifecycle.observe")
 
-#: Maximum number of connections that wait to be accepted.
+#: The maximum number of connections waiting to be accepted.
 _BACKLOG = 1024
 
-#: The time in seconds that running requests have to finish when the server ends. Streams end immediately.
+#: How many seconds running requests have to finish when the server shuts down. Streams end immediately.
 _SHUTDOWN_TIMEOUT = 0.5
 
-#: The timeout in seconds for a client to send the headers or the body of a request, or to receive a response or
-#: message.
+#: How many seconds a client has to send the headers or the body of a request, or to receive a response or message.
 _CLIENT_TIMEOUT = 30.0
 
-#: Maximum number of bytes in a request body.
+#: The maximum size of a request body, in bytes.
 _MAX_BODY = 1024 * 1024
 
-#: The number of seconds between comments in a stream. The comments prevent proxies from closing an idle stream.
+#: How many seconds to wait between comments in a stream. They keep proxies from closing an idle stream.
 _KEEP_ALIVE = 15.0
 
-#: Maximum number of bytes per write, so that buffers stay small even for large messages.
+#: The maximum number of bytes per write. This keeps the buffers small even if a message is large.
 _CHUNK = 32 * 1024
 
 #: Headers for every response. They forbid caching and content sniffing.
@@ -72,7 +71,7 @@ _STREAM_HEADERS = {**_HEADERS, "Content-Type": "text/event-stream; charset=utf-8
 
 
 class _DebugLog(logging.LoggerAdapter[logging.Logger]):
-    """A logger that writes everything at DEBUG, because a malformed request is not a program error."""
+    """A logger that logs everything at DEBUG level, because a malformed request is not an error in the program."""
 
     def info(self, msg: object, *args: object, **how: Any) -> None:
         self.debug(msg, *args, **how)
@@ -89,7 +88,7 @@ _debug_log = _DebugLog(_log)
 
 @web.middleware
 async def _send_in_time(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Send the response, and abort the connection if the client does not receive it in time."""
+    """Send the response, or abort the connection if the client does not receive it in time."""
     connection = request.protocol
     assert isinstance(connection, Connection), "it is made here"
     connection.begin(request)
@@ -112,9 +111,9 @@ async def _send_in_time(request: web.Request, handler: Handler) -> web.StreamRes
 async def serving(
     app: web.Application, console: Console, at: socket.socket, *, headers: Mapping[str, str] | None = None
 ) -> AsyncGenerator[None]:
-    """Serve ``app`` on a socket within the context. If a client disconnects, its request is cancelled.
+    """Serve ``app`` on a socket for the duration of the context. If a client disconnects, its request is cancelled.
 
-    ``headers`` are added to responses to malformed requests, which do not reach ``app``.
+    ``headers`` are added to responses to malformed requests, because those do not reach ``app``.
     """
     app.on_shutdown.append(lambda _: console.end_streams())
     app.middlewares.insert(0, _send_in_time)
@@ -149,7 +148,7 @@ async def serving(
         await connections.abort()
 
 
-# -- answers and bodies --------------------------------------------------------------------------------------------
+# -- responses and bodies ------------------------------------------------------------------------------------------
 
 
 def json_response(value: Any) -> web.Response:
@@ -158,18 +157,18 @@ def json_response(value: Any) -> web.Response:
 
 
 def text_response(text: str) -> web.Response:
-    """Return a plain-text response. Surrogates, which names may contain, are escaped."""
+    """Return a plain-text response. Names may contain surrogates, which are escaped."""
     return web.Response(body=text.encode(errors="backslashreplace"), content_type="text/plain", headers=_HEADERS)
 
 
 def problem(status: int, reason: str, headers: Mapping[str, str] | None = None) -> web.Response:
-    """Return an error response for the person who sent the request."""
+    """Return an error response with a reason for the person who sent the request."""
     return web.json_response({"error": reason}, status=status, headers={**_HEADERS, **(headers or {})})
 
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Convert rejected requests to JSON, including aiohttp's own. Log other errors without sending details."""
+    """Convert refusals, including aiohttp's own, to JSON. Log any other error without sending its details."""
     try:
         return await handler(request)
     except Refused as refusal:
@@ -183,13 +182,13 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return problem(refusal.status, refusal.reason)
     except (ConnectionError, TimeoutError):
         raise
-    except Exception:  # noqa: BLE001  # one request that fails does not end the server
+    except Exception:  # noqa: BLE001  # a failing request must not stop the server
         _log.exception("%s %s failed", request.method, request.path)
         return problem(500, "internal error; see the program's log")
 
 
 async def json_object(request: web.Request, **kinds: type[Any]) -> dict[str, Any]:
-    """Return the JSON object from the body, which must have the given fields with the given types.
+    """Return the JSON object in the body. It must have fields with the given names and types.
 
     Raises:
         Refused: with status 400, 408, 413, 415 or 501, and the reason.
@@ -246,11 +245,11 @@ def event(data: Any, name: str | None = None) -> bytes:
 
 
 async def stream(console: Console, request: web.Request, messages: AsyncGenerator[bytes]) -> web.StreamResponse:
-    """Send ``messages`` until they end, the client disconnects or is too slow, or the console ends its streams.
+    """Send ``messages`` until there are no more, the client disconnects or is too slow, or the console ends the stream.
 
     Raises:
         Refused: with status 503, if too many streams are open.
-        ConnectionError: if the client has disconnected, or the messages failed, which is logged.
+        ConnectionError: if the client has disconnected, or if ``messages`` raised an error, which is logged.
     """
     try:
         with console.streaming():
@@ -270,29 +269,30 @@ async def _send_all(client: _StreamClient, messages: AsyncGenerator[bytes]) -> N
     except ConnectionError:
         raise
     except Exception as error:
-        # The response has already begun, so the client would read an error response as part of it.
+        # We cannot send an error response, because the client would read it as part of the response that has already
+        # begun.
         _log.exception("a stream of %s failed", client.request.path)
         client.abort()
         raise ConnectionAbortedError("the stream failed") from error
 
 
 class _StreamClient:
-    """The client of one stream."""
+    """The client that receives a stream."""
 
     def __init__(self, request: web.Request) -> None:
         self.request = request
         self.response = web.StreamResponse(headers=_STREAM_HEADERS)
         self.response.force_close()
-        # True while a message is being written. During that time, no comment may be sent.
+        # True while a message is being written. A comment sent in the meantime would end up inside the message.
         self._sending = False
 
     async def begin(self) -> None:
-        """Send the headers, together with the first bytes."""
+        """Send the headers together with the first bytes."""
         await self.response.prepare(self.request)
         await self.send(b": stream begins\n\n")
 
     async def send(self, message: bytes) -> None:
-        """Send ``message``, and wait while the buffer is full. A client that does not read is disconnected.
+        """Send ``message``, and wait while the buffer is full. A client that does not read in time is disconnected.
 
         Raises:
             ConnectionError: if the client has disconnected.
@@ -302,7 +302,7 @@ class _StreamClient:
         self._sending = False
 
     async def keep_alive(self) -> None:
-        """Send a comment regularly. If the client has disconnected, sending the next message raises an error."""
+        """Send comments at regular intervals until the client disconnects. `send` reports the disconnection."""
         with suppress(ConnectionError):
             while True:
                 await asyncio.sleep(_KEEP_ALIVE)
