@@ -272,7 +272,7 @@ class WorkerMain(Main):
         except Exception as error:
             if not self._asked:
                 raise
-            _log.debug("%s was stopped while it started: %r", self.name, error)
+            _log.debug("%s was stopped while starting: %r", self.name, error)
             return
         self.started.set()
         ended = await self.worker.wait()
@@ -332,7 +332,7 @@ def _refuse_mistakes(thing: Any) -> None:
     """Reject values that only seem runnable. The message names the missing step."""
     if inspect.iscoroutine(thing):
         thing.close()
-        raise TypeError(f"{thing!r} is a coroutine; give the function itself, without parentheses")
+        raise TypeError(f"{thing!r} is a coroutine; pass the function itself, without calling it")
     if inspect.isclass(thing):
         raise TypeError(f"{thing.__qualname__} is a class; give an instance of it: {thing.__qualname__}(…)")
     if inspect.isfunction(thing) and not inspect.iscoroutinefunction(thing):

@@ -1,9 +1,10 @@
 """Workers and supervision.
 
-A worker starts once, ends once, and reports its result. `ProcessWorker` runs a program with all its processes,
-`ContainerWorker` a container, `TaskWorker` an async function, and `ThreadWorker` a plain function. Derive your own
-kinds from `BaseWorker`. A `Gate` suspends loops at a safe point. A `Supervisor` keeps workers running, and a `Spec`
-defines the rules for one of them. In a restarted worker, `handover` returns the result of the previous run.
+A worker starts once, ends once, and reports its result. `ProcessWorker` runs a program along with all of its child
+processes, `ContainerWorker` runs a container, `TaskWorker` an async function, and `ThreadWorker` a plain function. To
+define your own kind of worker, subclass `BaseWorker`. A `Gate` suspends loops at a safe point. A `Supervisor` keeps
+workers running, and each of its children is described by a `Spec`. A restarted worker can call `handover` to find out
+how the previous run ended.
 """
 
 from lifecycle._lazy import lazy_names

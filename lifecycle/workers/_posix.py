@@ -1,9 +1,9 @@
 """Functions that watch, signal and reap processes. Only this module depends on the operating system.
 
-Linux reports the end of a process through a pidfd. Where pidfds are missing (macOS, an old kernel, a sandbox that
-forbids them), one thread per process waits instead. Group members that outlive their leader then get no grace period,
-because they cannot be watched. Both ways are tested on Linux, but not on macOS. Windows has no process groups to kill,
-so no process is started there.
+On Linux, a pidfd reports when a process exits. Where pidfds are unavailable (on macOS, on old kernels, or in a sandbox
+that forbids them), we use one waiting thread per process instead. Without pidfds, group members that outlive their
+leader get no grace period, because we have no way to watch them. Both approaches are tested on Linux, but not on macOS.
+Windows has no process groups to kill, so we refuse to start processes there.
 """
 
 from __future__ import annotations
@@ -47,31 +47,32 @@ __all__ = [
 ]
 
 
-#: Programs that run other programs, and handle a signal only after the current one has ended.
+#: Programs that run other programs, and don't handle a signal until the current one has exited.
 _SHELLS: Final = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "mksh", "sh", "zsh"})
-#: Seconds to wait until the killed members of a group are gone.
+#: Seconds to wait for a group's killed members to disappear.
 _LAST_WAIT: Final = 1.0
-#: The longest wait for a stop signal to take effect, and the first and the longest pause between checks, in seconds.
+#: The maximum number of seconds to wait for SIGSTOP to take effect.
 _STOPS: Final = 5.0
+#: The pause between checks doubles from the first value up to the second, in seconds.
 _FIRST_PAUSE: Final = 0.001
 _LONGEST_PAUSE: Final = 0.05
-#: The number of loop iterations after which a batch begins even if more requests arrive.
+#: After this many loop iterations, a batch begins even if requests are still arriving.
 _MAX_TURNS: Final = 32
 
 
 class Coalescer(Generic[_T, _R]):
-    """Calls ``work`` once per loop for all requests that arrive together.
+    """Combines requests that arrive together on the same loop into one call of ``work``.
 
-    A batch begins when one iteration of the loop has brought no further request. With ``thread``, the work runs in a
-    new thread of that name, because all threads of the loop's executor may be busy. Requests that arrive during the
-    work form the next batch. Every caller receives the result or the error of its batch. A request that is cancelled
+    A batch begins once an iteration of the loop has brought no new requests. If ``thread`` is set, the work runs in a
+    new thread of that name, because the loop's executor may have no free thread. Requests that arrive in the meantime
+    form the next batch. Every caller receives the result or the exception of its batch. A request that is cancelled
     before its batch begins is skipped.
     """
 
     def __init__(self, work: Callable[[Sequence[_T]], _R], *, thread: str | None = None) -> None:
         self._work = work
         self._thread = thread
-        # The requests of the next batch, for each loop that has a scheduled or running batch.
+        # For each loop with a scheduled or running batch, the requests for the next batch.
         self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, _Batch[_T, _R]]
         self._waiting = WeakKeyDictionary()
 
@@ -101,7 +102,7 @@ class Coalescer(Generic[_T, _R]):
 
     def _run(self, loop: asyncio.AbstractEventLoop, batch: _Batch[_T, _R]) -> None:
         outcome = self._outcome(batch)
-        # If the loop has been closed, no caller is waiting.
+        # If the loop has been closed, there is no caller left to notify.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(self._done, loop, batch, outcome)
 
@@ -130,7 +131,7 @@ class Coalescer(Generic[_T, _R]):
 
 
 class Account(NamedTuple):
-    """A user that a process runs as, with all of its groups and the variables that a login sets."""
+    """A user that a process runs as, with all of its groups and the environment variables that logging in would set."""
 
     name: str
     uid: int
@@ -140,21 +141,21 @@ class Account(NamedTuple):
 
 
 def find_account(user: str | int) -> Account | None:
-    """Return the account of ``user``, a name or a number, or None if this program already runs as that user.
+    """Return the account of ``user`` (a name or number), or None if this program is already running as that user.
 
     Raises:
-        ValueError: if there is no such user, or this program may not start processes as that user.
+        ValueError: if the user does not exist, or this program is not allowed to start processes as that user.
     """
-    import pwd  # only where there are users
+    import pwd  # not available on Windows
 
     try:
         entry = pwd.getpwnam(user) if isinstance(user, str) else pwd.getpwuid(user)
     except KeyError:
-        raise ValueError("does not exist on this machine; give the name or the number of a user") from None
+        raise ValueError("does not exist on this machine; pass an existing user's name or number") from None
     if os.geteuid() != 0:
         if entry.pw_uid == os.geteuid():
             return None
-        raise ValueError(f"needs root, and this program runs as user {os.geteuid()}; leave it out, or start as root")
+        raise ValueError(f"requires root, but this program runs as user {os.geteuid()}; omit it, or run as root")
     variables = {"HOME": entry.pw_dir, "SHELL": entry.pw_shell, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
     groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
     return Account(entry.pw_name, entry.pw_uid, entry.pw_gid, groups, variables)
@@ -163,11 +164,11 @@ def find_account(user: str | int) -> Account | None:
 def require_groups() -> None:
     """Raise OSError if this system has no process groups."""
     if sys.platform == "win32":
-        raise OSError("process workers need POSIX process groups, which Windows does not have")
+        raise OSError("process workers require POSIX process groups, which Windows does not have")
 
 
 async def process_end(pid: int) -> None:
-    """Wait until the child ``pid`` has ended. The child is not reaped, so its pid cannot be reused yet."""
+    """Wait until the child ``pid`` has exited. We don't reap it here, so its pid cannot be reused yet."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -182,10 +183,10 @@ async def process_end(pid: int) -> None:
 
 
 async def group_end(pgid: int) -> None:
-    """Wait until only the leader is left in the group ``pgid``. Return immediately if members cannot be watched.
+    """Wait until only the leader is left in the group ``pgid``. If members cannot be watched, return immediately.
 
-    Unless the group has other members, its leader must not have been reaped, because a different group could get the
-    same id.
+    The leader must not have been reaped unless the group has other members. Otherwise, a different group could have
+    taken over the id.
     """
     seen: set[int] = {pgid}
     while new := [pid for pid in (await _listings.submit(pgid))[pgid] if pid not in seen]:
@@ -194,7 +195,7 @@ async def group_end(pgid: int) -> None:
 
 
 async def mains_end(pgid: int, pids: Iterable[int]) -> None:
-    """Wait until these members of the group ``pgid`` have ended. Members that cannot be watched are skipped."""
+    """Wait until these members of the group ``pgid`` have exited. Members that cannot be watched are skipped."""
     watched = [fd for pid in pids if (fd := _open_member(pid, pgid)) is not None]
     try:
         await asyncio.gather(*(readable(fd) for fd in watched))
@@ -204,7 +205,7 @@ async def mains_end(pgid: int, pids: Iterable[int]) -> None:
 
 
 async def group_gone(pgid: int) -> None:
-    """Wait up to a second for the killed members of a group to end. Its leader may have been reaped."""
+    """Wait up to a second for a group's killed members to exit. The leader may already have been reaped."""
     if _group_exists(pgid):
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WAIT):
@@ -224,13 +225,13 @@ def _group_exists(pgid: int) -> bool:
 
 def signal_group(pgid: int, signum: int) -> None:
     """Send ``signum`` to every member of the group. Do nothing if the group is gone."""
-    # macOS raises EPERM for a group of zombies.
+    # On macOS, signalling a group of zombies fails with EPERM.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pgid, signum)
 
 
 def signal_mains(pgid: int, signum: int) -> list[int]:
-    """Send ``signum`` to the leader and, if it is a shell, to the commands that it is running. Return the pids of all.
+    """Send ``signum`` to the leader and, if it is a shell, to the commands it is running. Return all of their pids.
 
     The leader must not have been reaped.
     """
@@ -238,7 +239,7 @@ def signal_mains(pgid: int, signum: int) -> list[int]:
     for pid in mains:
         mains += _children(pid) if _is_shell(pid) else []
     with suppress(ProcessLookupError, PermissionError):
-        # Signal the shell first. Otherwise, it could start its next command.
+        # Signal the shell first. Otherwise, it might start its next command.
         os.kill(pgid, signum)
     for pid in mains[1:]:
         if (fd := _open_member(pid, pgid)) is not None:
@@ -263,9 +264,9 @@ def _children(pid: int) -> list[int]:
 
 
 async def stopped(pid: int | None, wanted: Callable[[], bool]) -> None:
-    """Wait until the child ``pid``, which received SIGSTOP, is stopped or has ended, or ``wanted`` returns False.
+    """Wait until the child ``pid``, which was sent SIGSTOP, has stopped or exited, or ``wanted`` returns False.
 
-    The child is polled for a limited time, because a process in disk I/O stops only when that I/O is complete.
+    We only poll the child for a limited time, because a process doing disk I/O does not stop until the I/O is complete.
     """
     until, pause = asyncio.get_running_loop().time() + _STOPS, _FIRST_PAUSE
     while pid is not None and wanted() and asyncio.get_running_loop().time() < until:
@@ -284,10 +285,10 @@ def _is_stopped(pid: int) -> bool:
 
 
 def exit_code(pid: int) -> int | None:
-    """Return the exit code of the child ``pid``, which has ended, or the negative number of the signal that killed it.
+    """Return the exit code of the child ``pid``, or the negated signal number if a signal killed it.
 
-    Return None if the code is lost because other code reaped the child or the program ignores SIGCHLD. This function
-    does not reap the child.
+    The child must have exited; it is not reaped here. Return None if its exit status was lost, because something else
+    reaped the child or the program ignores SIGCHLD.
     """
     try:
         result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -299,22 +300,22 @@ def exit_code(pid: int) -> int | None:
 
 
 def reap(pid: int) -> None:
-    """Reap the child ``pid``, which has ended."""
+    """Reap the child ``pid``, which has exited."""
     with suppress(ChildProcessError):
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
 
 
 def _list_members(wanted: Sequence[int]) -> dict[int, list[int]]:
-    """Return the members of each group in ``wanted``. The lists are empty without /proc."""
+    """Return the members of each group in ``wanted``. The lists are empty if there is no /proc."""
     groups: dict[int, list[int]] = {pgid: [] for pgid in wanted}
     with suppress(FileNotFoundError):
-        for entry in os.listdir("/proc"):  # noqa: PTH208  # avoids a thousand Path objects
+        for entry in os.listdir("/proc"):  # noqa: PTH208  # avoids creating thousands of Path objects
             if entry.isdigit() and (group := _group_of(int(entry))) in groups:
                 groups[group].append(int(entry))
     return groups
 
 
-# Concurrent requests share one scan of /proc, which keeps the cost linear when a hundred workers end together.
+# Concurrent requests share one scan of /proc, so the cost stays linear when a hundred workers end at the same time.
 _listings: Coalescer[int, dict[int, list[int]]] = Coalescer(_list_members)
 
 
@@ -326,7 +327,10 @@ def _group_of(pid: int) -> int | None:
 
 
 def _open_member(pid: int, pgid: int) -> int | None:
-    """Return a pidfd of a member, or None. The group is checked last, because an open pidfd prevents reuse."""
+    """Return a pidfd for a member of the group, or None.
+
+    We check the group last, because a pidfd that is already open guards against the pid being reused.
+    """
     try:
         fd = os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -355,7 +359,7 @@ async def _thread_end(pid: int) -> None:
     def wait() -> None:
         with suppress(ChildProcessError):
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        # If the loop has been closed, no caller is waiting.
+        # If the loop has been closed, there is no caller left to notify.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(_resolve, ended)
 

@@ -1,8 +1,8 @@
-"""The life cycle of a worker: one start, one end, and a stop that is allowed at any time.
+"""The life cycle of a worker, which starts once, ends once, and can be stopped at any time.
 
 `Worker` is the interface that a supervisor needs, and `BaseWorker` is the usual way to implement it. A worker does not
-restart itself: restarts and backoff are up to its supervisor. This module also checks the settings that all kinds of
-workers share, and hands values over from one run of a child to the next.
+restart itself: restarts and backoff are its supervisor's job. This module also checks the settings shared by all kinds
+of workers, and contains the `Handover` that tells a restarted child about its previous run.
 """
 
 from __future__ import annotations
@@ -63,30 +63,33 @@ _log = logging.getLogger("lifecycle.workers")
 
 @runtime_checkable
 class Worker(Protocol):
-    """The interface of everything that a supervisor can start and stop. `BaseWorker` implements it."""
+    """The interface of anything that a supervisor can start and stop. `BaseWorker` implements it."""
 
     @property
     def status(self) -> Status:
-        """The status of the worker."""
+        """The worker's status."""
         ...
 
     async def start(self) -> None:
-        """Return when the worker is running, or raise if it cannot start. A stop during the start MUST end it."""
+        """Start the worker, and return once it is running. Raise an exception if it cannot start.
+
+        If the worker is stopped while it is starting, this method MUST NOT keep waiting.
+        """
         ...
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Stop the worker, and return when it has ended.
+        """Stop the worker, and return once it has ended.
 
-        The method is idempotent and allowed in every state. The shortest timeout of concurrent calls counts.
+        The method is idempotent and can be called in any state. If calls overlap, the shortest timeout applies.
         """
         ...
 
     async def wait(self) -> Exit:
-        """Wait until the worker has ended. Any number of tasks may wait, at any time."""
+        """Wait until the worker has ended. Any number of tasks may wait at any time."""
         ...
 
     def state(self) -> WorkerState:
-        """Return a record of the current state of the worker."""
+        """Return a snapshot of the worker's state."""
         ...
 
 
@@ -97,20 +100,20 @@ class _Stoppable(Protocol):
 
 
 async def stop_and_wait(worker: _Stoppable, timeout: Duration | None = None) -> Exit:
-    """Stop ``worker`` and return its `Exit`. ``timeout`` has the same meaning as in `BaseWorker.stop`."""
+    """Stop ``worker`` and return its `Exit`. ``timeout`` works as in `BaseWorker.stop`."""
     await worker.stop(in_seconds_or_none("timeout", timeout, least=-math.inf))
     return await worker.wait()
 
 
 class BaseWorker:
-    """Base class of workers, each of which starts once and ends once.
+    """Base class for workers. A worker starts once and ends once.
 
-    A worker cannot be started again; create another one instead. A subclass overrides `_launch` and `_terminate`, and
-    also `_until_ready` if it is not ready immediately. ``async with worker`` starts and stops the worker.
+    A worker cannot be started again; create a new one instead. Subclasses override `_launch` and `_terminate`, as well
+    as `_until_ready` if the worker is not ready immediately. ``async with worker`` starts and stops the worker.
 
     Args:
         name: The worker's name, used in messages and states.
-        stop_timeout: Seconds that the worker has to end after a stop before it is killed.
+        stop_timeout: How many seconds the worker has to end after it is asked to stop. After that, it is killed.
 
     Raises:
         TypeError: if the name is not a string, or the timeout is not a number.
@@ -119,30 +122,32 @@ class BaseWorker:
 
     #: The value of `WorkerState.kind`.
     kind: ClassVar[str] = "worker"
-    #: True if the worker is reported as part of another worker, as a supervisor reports its children.
+    #: True if the worker is reported as part of another worker, like a supervisor's children.
     supervised: bool = False
-    #: The signal that `_terminate` sends first, if any.
+    #: The signal that `_terminate` sends to ask the worker to stop, if any.
     _stop_signal: int | None = None
-    #: Seconds to wait after a forced `_terminate` before the worker is abandoned.
+    #: Seconds to wait after a forced `_terminate` before abandoning the worker.
     _last_wait: ClassVar[float] = 1.0
 
     def __init__(self, name: str, *, stop_timeout: Duration = 10.0) -> None:
         _check_name(name)
         self.name = name
-        #: Seconds between the stop and the kill.
+        #: Seconds to wait after a stop request before killing the worker.
         self.stop_timeout: float = in_seconds("stop_timeout", stop_timeout, least=0)
         self._machine = StatusMachine(name)
         self._env: dict[str, str] = {}
         self._pid: int | None = None
         self._created_at = time.time()
         self._started_at: float | None = None
-        self._start_called: float | None = None  # on the loop's clock
-        # The task that runs the start, the future that completes at the end, and the resulting record.
+        self._start_called: float | None = None  # in loop time
+        # The task that starts the worker.
         self._starting: asyncio.Task[WorkerFailed | None] | None = None
+        # The future that completes once the worker has ended.
         self._life: asyncio.Future[End | None] | None = None
         self._exit: Exit | None = None
-        # How far a stop has proceeded, and the timer and the future for the end of the grace period.
+        # How far the shutdown has progressed.
         self._was_asked = self._grace_is_over = self._was_forced = self._was_abandoned = False
+        # Both mark the end of the grace period.
         self._grace_timer: asyncio.TimerHandle | None = None
         self._grace_over: asyncio.Future[None] | None = None
         # The task that forces the end or waits for an async `_terminate`. Most stops do not need it.
@@ -154,52 +159,53 @@ class BaseWorker:
 
     @property
     def status(self) -> Status:
-        """The status of the worker."""
+        """The worker's status."""
         return self._machine.state
 
     @property
     def suspendable(self) -> bool:
-        """True if the worker can be suspended and resumed while it runs."""
+        """True if the worker supports being suspended and resumed."""
         return callable(getattr(self, "suspend", None)) and callable(getattr(self, "resume", None))
 
     # -- for a subclass -----------------------------------------------------------------------------------------
 
     async def _launch(self) -> Awaitable[End | None]:
-        """Start the worker. Return an awaitable that completes at its end with an `End` or None, or raises.
+        """Start the worker. Return an awaitable that completes once the worker has ended.
 
-        If this method raises, it MUST leave nothing running. A stop cancels it.
+        The awaitable returns an `End` or None, or raises. If this method itself raises, it MUST leave nothing running.
+        It is cancelled if the worker is stopped while starting.
         """
         raise NotImplementedError
 
     async def _until_ready(self) -> None:
-        """Return when the worker is ready. `start` calls this method after `_launch`, and a stop cancels it.
+        """Wait until the worker is ready. `start` calls this after `_launch`, and stopping the worker cancels it.
 
-        MUST raise `WorkerFailed` if the worker cannot become ready, for example because it has ended.
+        This method MUST raise `WorkerFailed` if the worker cannot become ready, for example because it has ended.
         """
 
     def _terminate(self, *, force: bool) -> Awaitable[None] | None:
-        """Ask the worker to end, or force it to end if ``force``. MUST NOT wait for the end.
+        """Ask the worker to end or, if ``force`` is true, force it to. MUST NOT wait until the worker has ended.
 
-        Override it with an async function only if the request itself must wait, and with a plain function otherwise.
+        The override should be a plain function, unless sending the request itself involves waiting.
         """
         raise NotImplementedError
 
     def _children(self) -> tuple[WorkerState, ...]:
-        """Return the states of the workers inside this one."""
+        """Return the states of any workers nested in this one."""
         return ()
 
     def _stack_text(self) -> str:
-        """Return the code location where the worker is stuck, for the log message about an abandoned worker."""
+        """Return the place in the code where the worker is stuck. It is logged when the worker is abandoned."""
         return repr(self._life)
 
     # -- start and end -----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the worker, and return when it is running and ready. Cancelling the call stops the worker.
+        """Start the worker, and return once it is ready. Cancelling the call stops the worker.
 
         Raises:
-            InvalidTransition: if the worker was started or stopped before. The message includes its status.
-            WorkerFailed: if the worker could not start, or was stopped during the start. The cause has the details.
+            InvalidTransition: if the worker has already been started or stopped. The message includes its status.
+            WorkerFailed: if the worker could not start, or was stopped while starting. See ``__cause__`` for details.
         """
         self._machine.to(Status.STARTING)
         self._start_called = asyncio.get_running_loop().time()
@@ -213,24 +219,25 @@ class BaseWorker:
             raise
         self._starting = None
         if starting.cancelled():
-            raise WorkerFailed(f"{self.name!r} was stopped while it started")
+            raise WorkerFailed(f"{self.name!r} was stopped while starting")
         if error := starting.result():
             raise error
 
     async def stop(self, timeout: Duration | None = None) -> None:
-        """Stop the worker, and return when it has ended. Callable in every state, repeatedly and concurrently.
+        """Stop the worker, and return once it has ended.
 
-        Cancelling a call ends the wait but not the stop.
+        You can call this method in any state, repeatedly and concurrently. Cancelling the call stops waiting, but the
+        worker still stops.
 
         Args:
-            timeout: Seconds until the worker is killed. By default, its ``stop_timeout``. The shortest timeout of
-                concurrent calls counts. 0 or less kills the worker immediately.
+            timeout: Seconds until the worker is killed. The default is its ``stop_timeout``. If calls overlap, the
+                shortest timeout applies. A timeout of 0 or less kills the worker immediately.
         """
         self.ask_to_stop(timeout)
         await self.wait()
 
     def ask_to_stop(self, timeout: Duration | None = None) -> None:
-        """Begin to stop the worker, without waiting for its end."""
+        """Start stopping the worker, but don't wait until it has ended."""
         grace = self.stop_timeout if timeout is None else in_seconds("timeout", timeout, least=-math.inf)
         status = self._machine.state
         if status in FINAL:
@@ -241,7 +248,8 @@ class BaseWorker:
         if status is not Status.STOPPING:
             self._machine.to(Status.STOPPING)
             if self._starting is not None:
-                # Cancel the start in this iteration of the loop, because it must not continue while the worker stops.
+                # Cancel the start right here rather than in the new task, because it must not continue while the
+                # worker is stopping.
                 self._starting.cancel()
                 self._begin_termination()
             elif (asking := self._call_terminate(force=False)) is not None:
@@ -252,7 +260,7 @@ class BaseWorker:
         """Wait until the worker has ended, and return its `Exit`. Any number of tasks may wait."""
         if self._exit is None:
             await self._machine.reach(*FINAL)
-        assert self._exit is not None, "it is set before the status is final"
+        assert self._exit is not None, "set before the status becomes final"
         return self._exit
 
     async def __aenter__(self) -> Self:
@@ -267,10 +275,10 @@ class BaseWorker:
     # -- state and settings --------------------------------------------------------------------------------------------
 
     def state(self) -> WorkerState:
-        """Return a record of the current state of the worker."""
+        """Return a snapshot of the worker's state."""
         return self._state_as(self.name)
 
-    def _state_as(  # each parameter is a field of the record
+    def _state_as(  # one parameter per field of the record
         self,
         name: str,
         *,
@@ -280,7 +288,7 @@ class BaseWorker:
         health: ProbeResult | None = None,
         changed_at: float = 0.0,
     ) -> WorkerState:
-        """Return the state of the worker with the facts from its supervisor, which last changed at ``changed_at``."""
+        """Return the worker's state, including what its supervisor adds, which last changed at ``changed_at``."""
         ended = self._exit
         return WorkerState(
             name=name,
@@ -300,29 +308,34 @@ class BaseWorker:
         )
 
     def on_change(self, listener: StatusListener) -> None:
-        """Call ``listener`` with the old and the new status immediately after each change. It must not raise."""
+        """Call ``listener`` with the old and new status immediately after each change. The listener must not raise."""
         self._machine.listen(listener)
 
     async def probe(self) -> ProbeResult:
-        """Return the health of the worker. It is healthy while it runs; override this method to check more."""
+        """Return the worker's health.
+
+        By default, a worker is healthy while it is running. Override this method to check more.
+        """
         return ProbeResult(self.status in AT_WORK, "" if self.status in AT_WORK else f"is {self.status}")
 
     def set_env(self, name: str, value: str) -> None:
-        """Set the environment variable ``name``, replacing any earlier value.
+        """Set the environment variable ``name`` for the worker, replacing any earlier value.
 
         Raises:
-            InvalidTransition: if the worker has been started.
-            ValueError: if the name or the value is not allowed in an environment.
+            InvalidTransition: if the worker has already been started.
+            ValueError: if the name or the value is not valid in an environment.
         """
         if self.status not in UNSTARTED:
-            raise InvalidTransition(f"{self.name!r} is {self.status}; set {name!r} in its environment before start()")
+            raise InvalidTransition(
+                f"{self.name!r} is {self.status}; set {name!r} in its environment before calling start()"
+            )
         check_env(name, value)
         self._env[name] = value
 
     # -- from the start to the end --------------------------------------------------------------------------------
 
     async def _start_up(self) -> WorkerFailed | None:
-        """Start the worker. This runs in a separate task, because a cancelled caller must not leave it half started."""
+        """Start the worker. This runs in its own task, so that a cancelled caller does not leave it half started."""
         try:
             self._life = asyncio.ensure_future(await self._launch())
             await self._until_ready()
@@ -340,7 +353,7 @@ class BaseWorker:
         return None
 
     def _life_ended(self, _: object) -> None:
-        # If a termination is running, it finishes the worker itself.
+        # If a termination task is running, it calls `_finish` itself.
         if self._termination is None and self._exit is None:
             self._finish(End.of(self._life))
 
@@ -367,7 +380,7 @@ class BaseWorker:
         if started is not None and not self.supervised:
             hooks.component_closed.announce(self, component=self)
 
-    # -- a stop: ask, wait for the grace period, force, wait a little, and give up ----------------------------------
+    # -- stopping: ask, wait for the grace period, force, wait a moment, and give up ----------------------------------
 
     def _call_terminate(self, *, force: bool) -> asyncio.Future[None] | None:
         """Call `_terminate`. If it is async, return a future that completes with it."""
@@ -394,7 +407,7 @@ class BaseWorker:
         _log.exception("%s %r failed", "killing" if force else "stopping", self.name)
 
     def _shorten_grace(self, seconds: float) -> None:
-        """Let the grace period end in ``seconds``, unless it ends earlier anyway."""
+        """End the grace period in ``seconds``, unless it already ends sooner."""
         if seconds <= 0:
             self._end_grace()
         elif seconds < math.inf:
@@ -413,7 +426,7 @@ class BaseWorker:
             self._begin_termination()
 
     async def _within_grace(self, future: asyncio.Future[Any]) -> bool:
-        """Wait for ``future`` until the grace period is over. Return whether the future is done."""
+        """Wait for ``future``, but no longer than the grace period. Return whether the future is done."""
         over = self._grace_over = asyncio.get_running_loop().create_future()
         if self._grace_is_over:
             over.set_result(None)
@@ -425,15 +438,15 @@ class BaseWorker:
         self._termination = asyncio.create_task(self._terminate_all(asking), name=f"stop of {self.name}")
 
     async def _terminate_all(self, asking: asyncio.Future[None] | None) -> None:
-        """Stop the worker and any start in progress. This runs in a separate task, because callers may stop waiting."""
+        """Stop the worker, even while it is starting. This runs in its own task, because callers may stop waiting."""
         try:
             if self._starting is not None and not self._starting.done():
                 self._was_abandoned = not await self._within_grace(self._starting)
             if self._life is not None:
                 await self._end_life(self._life, asking)
         except asyncio.CancelledError:
-            # The loop is being closed and cancels all of its tasks. Wait briefly for the end, because callers depend on
-            # it.
+            # The loop is closing and cancels all of its tasks. Give the worker a moment to end, because callers depend
+            # on that.
             if left := {each for each in (self._starting, self._life) if each is not None and not each.done()}:
                 _, alive = await asyncio.wait(left, timeout=self._last_wait)
                 self._was_abandoned = bool(alive)
@@ -443,7 +456,7 @@ class BaseWorker:
                 self._finish(End.of(self._life))
 
     async def _end_life(self, life: asyncio.Future[End | None], asking: asyncio.Future[None] | None = None) -> None:
-        """Ask ``life`` to end, force its end after the grace period, and abandon it if even that fails."""
+        """Ask ``life`` to end, force it to after the grace period, and abandon it if even that fails."""
         if asking is not None or not (self._was_asked or life.done()):
             await self._finish_asking(asking or self._call_terminate(force=False), force=False)
         if await self._within_grace(life):
@@ -460,7 +473,7 @@ class BaseWorker:
 
 
 def _check_name(name: object) -> None:
-    """Raise TypeError if ``name`` is not a string, and ValueError if it is empty."""
+    """Raise TypeError if ``name`` is not a string, or ValueError if it is empty."""
     if not isinstance(name, str):
         raise TypeError(f"a worker's name must be a string, got {name!r}")
     if not name:
@@ -468,13 +481,13 @@ def _check_name(name: object) -> None:
 
 
 def check_env(name: object, value: object) -> None:
-    """Raise TypeError if ``name`` or ``value`` is not a string, and ValueError if an environment cannot contain it."""
+    """Raise TypeError if ``name`` or ``value`` is not a string, or ValueError if it is not valid in an environment."""
     if not isinstance(name, str) or not isinstance(value, str):
         raise TypeError(f"environment variables must be strings, such as {{'PORT': '8000'}}, got {name!r}: {value!r}")
     if not name or "=" in name or "\0" in name:
-        raise ValueError(f"the name {name!r} of an environment variable must not be empty or contain '=' or NUL")
+        raise ValueError(f"an environment variable's name must not be empty or contain '=' or NUL, got {name!r}")
     if "\0" in value:
-        raise ValueError(f"the value {value!r} of the environment variable {name!r} must not contain NUL")
+        raise ValueError(f"the value of the environment variable {name!r} must not contain NUL, got {value!r}")
 
 
 # -- the handover from one run to the next ------------------------------------------------------------------------
@@ -483,14 +496,14 @@ RESUME_ID: Final = "LIFECYCLE_RESUME_ID"
 PREV_EXIT: Final = "LIFECYCLE_PREV_EXIT"
 ATTEMPT: Final = "LIFECYCLE_ATTEMPT"
 
-# The handover to the running task or thread. A process reads it from its environment instead.
+# The handover variables of the current task or thread. A process reads them from its environment instead.
 _variables: ContextVar[Mapping[str, str] | None] = ContextVar("lifecycle_handover", default=None)
 
 
 class Handover(Mapping[str, str]):
-    """The ``LIFECYCLE_…`` variables of a worker, as text and as parsed attributes.
+    """A worker's ``LIFECYCLE_…`` variables, both as text and as parsed attributes.
 
-    Without a supervisor, the mapping is empty and the attributes have their defaults ``""``, 0 and 1.
+    Without a supervisor, the mapping is empty and the attributes have their default values: ``""``, 0 and 1.
     """
 
     def __init__(self, variables: Mapping[str, str]) -> None:
@@ -515,28 +528,31 @@ class Handover(Mapping[str, str]):
 
     @property
     def prev_exit(self) -> int:
-        """The exit code of the previous run, a negative signal number, -1 for an error without a code, or 0."""
+        """The previous run's exit code, or the negated signal number if a signal killed it.
+
+        The value is -1 if the run failed without an exit code, and 0 if there was no previous run.
+        """
         return int(self.get(PREV_EXIT, "0"))
 
     @property
     def attempt(self) -> int:
-        """The number of this start. The first is 1."""
+        """The number of this start, counting from 1."""
         return int(self.get(ATTEMPT, "1"))
 
 
 def handover() -> Handover:
-    """Return the handover to this worker. Call it in the worker's task or thread, or anywhere in its process."""
+    """Return this worker's handover. Call it in the worker's task or thread, or anywhere in its process."""
     variables = _variables.get()
     return Handover(os.environ if variables is None else variables)
 
 
 def set_handover(variables: Mapping[str, str]) -> None:
-    """Set the variables that `handover` returns in the running task or thread."""
+    """Set the variables that `handover` returns in the current task or thread."""
     _variables.set(variables)
 
 
 def previous_exit(ended: Exit | None) -> str:
-    """Return the value of ``LIFECYCLE_PREV_EXIT`` for the run that follows ``ended``."""
+    """Return the value of ``LIFECYCLE_PREV_EXIT`` for the next run after ``ended``."""
     if ended is None:
         return "0"
     if ended.exit_code is not None:

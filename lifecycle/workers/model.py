@@ -1,6 +1,7 @@
-"""The states of a worker, the records that describe it, and the rules that turn its end into an `Exit`.
+"""Worker states, the records that describe a worker, and the rules for turning the way it ended into an `Exit`.
 
-This module contains only data and pure functions. `lifecycle.workers.base` changes a worker's state.
+This module contains only data and pure functions. The code that changes a worker's state is in
+`lifecycle.workers.base`.
 """
 
 from __future__ import annotations
@@ -41,36 +42,36 @@ __all__ = [
     "with_stderr",
 ]
 
-#: A function that is called with the old and the new status immediately after the change. It MUST NOT raise.
+#: A function called with the old and the new status immediately after each change. It MUST NOT raise.
 StatusListener: TypeAlias = "Callable[[Status, Status], None]"
 
 
 class Status(StrEnum):
-    """The status of a worker. The last four values are final."""
+    """A worker's status. The last four values are final."""
 
-    #: Created, but not started.
+    #: Created but not started.
     CREATED = "created"
-    #: Not started yet, because its supervisor delays the start, for example during a backoff.
+    #: Not started yet because its supervisor is delaying the start, for example during a backoff.
     PENDING = "pending"
-    #: `start` was called, but the worker is not ready yet.
+    #: `start` has been called, but the worker is not ready yet.
     STARTING = "starting"
     #: Started and ready.
     RUNNING = "running"
-    #: Suspended without losing its memory.
+    #: Suspended, with its in-memory state intact.
     SUSPENDED = "suspended"
-    #: A stop was requested, but the worker has not ended yet.
+    #: A stop has been requested, but the worker has not ended yet.
     STOPPING = "stopping"
-    #: Ended because of a stop request.
+    #: Ended in response to a stop request.
     STOPPED = "stopped"
     #: Ended on its own, without an error.
     FINISHED = "finished"
-    #: Ended with an error, or unable to start.
+    #: Ended with an error or could not start.
     FAILED = "failed"
-    #: Killed because it did not stop within its grace period.
+    #: Killed because it did not stop within the grace period.
     KILLED = "killed"
 
 
-#: The states that may follow each state.
+#: The states that each state can change to.
 TRANSITIONS: Final[Mapping[Status, frozenset[Status]]] = {
     Status.CREATED: frozenset({Status.PENDING, Status.STARTING, Status.STOPPED}),
     Status.PENDING: frozenset({Status.STARTING, Status.STOPPED}),
@@ -84,44 +85,44 @@ TRANSITIONS: Final[Mapping[Status, frozenset[Status]]] = {
     Status.KILLED: frozenset(),
 }
 
-# These are sets even where two comparisons would do, because looking up an enum member is slower than a set lookup.
+# We use sets even where two comparisons would do, because accessing an enum member is slower than testing set
+# membership.
 FINAL: Final = frozenset(status for status, targets in TRANSITIONS.items() if not targets)
 UNSTARTED: Final = frozenset({Status.CREATED, Status.PENDING})
 AT_WORK: Final = frozenset({Status.RUNNING, Status.SUSPENDED})
 FAILURES: Final = frozenset({Status.FAILED, Status.KILLED})
 
-#: The log message about a child that has failed and is not restarted. Its arguments are the child's name and the
-#: reason.
-NOT_RESTARTED: Final = "%r has failed and is not started again: %s"
+#: Logged when a failed child is not restarted. The arguments are the child's name and the reason.
+NOT_RESTARTED: Final = "%r failed and will not be restarted: %s"
 
-#: The maximum number of characters of stderr in a message. The `Exit` of the process has more of them.
+#: The maximum number of stderr characters to include in a message. The process's `Exit` has more of its stderr.
 _STDERR_SHOWN: Final = 1000
 
-# A plain number, because it is only compared and some systems do not define the name.
+# A plain number, because not every system defines `signal.SIGKILL`. We only compare exit codes with it.
 _SIGKILL: Final = 9
 
 
 class StatusMachine(Machine[Status]):
-    """The status of one worker, and the functions to call when it changes."""
+    """A worker's status, along with the functions to call when it changes."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, TRANSITIONS, Status.CREATED)
         self._listeners: tuple[StatusListener, ...] = ()
 
     def listen(self, listener: StatusListener) -> None:
-        """Call ``listener`` after each change from now on."""
+        """Call ``listener`` after each subsequent change."""
         self._listeners = (*self._listeners, listener)
 
     @property
     def moved_at(self) -> float | None:
-        """The time of the last change, in seconds since the epoch. None before the first change."""
+        """When the status last changed, in seconds since the epoch, or None if it has never changed."""
         return self._history[-1][3] if self._history else None
 
     def resume(self) -> bool:
-        """Change the status from SUSPENDED to RUNNING. Return False if it is already RUNNING.
+        """Change the status from SUSPENDED to RUNNING. Return False if it was already RUNNING.
 
         Raises:
-            InvalidTransition: if the status is neither. For example, a worker that is STARTING cannot be resumed.
+            InvalidTransition: if the status is neither SUSPENDED nor RUNNING, but STARTING, for example.
         """
         if self._state is Status.RUNNING:
             return False
@@ -129,12 +130,12 @@ class StatusMachine(Machine[Status]):
         return self.to(Status.RUNNING)
 
     def require_suspended(self) -> None:
-        """Raise `InvalidTransition` unless the worker is suspended."""
+        """Raise `InvalidTransition` if the worker is not suspended."""
         if self._state is not Status.SUSPENDED:
             raise InvalidTransition(f"{self.name!r} is {self._state}; only a suspended worker can be resumed")
 
     def to(self, target: Status, reason: str = "") -> bool:
-        """Change the status to ``target`` as `Machine.to` does, and call the listeners."""
+        """Change the status to ``target``, like `Machine.to`, and call the listeners."""
         old = self._state
         moved = super().to(target, reason)
         if moved:
@@ -148,17 +149,17 @@ class StatusMachine(Machine[Status]):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The raw facts of a worker's end. `exit_of` turns them into an `Exit`."""
+    """The raw facts about how a worker ended. `exit_of` turns them into an `Exit`."""
 
     error: BaseException | None = None
-    #: The exit code of a process, or the negative number of the signal that killed it. None for other workers.
+    #: A process's exit code, or the negated signal number if a signal killed it. None for other kinds of worker.
     exit_code: int | None = None
-    #: The last part of the stderr of a process.
+    #: The last part of a process's stderr.
     stderr: str = ""
 
     @classmethod
     def of(cls, life: asyncio.Future[End | None] | None) -> End:
-        """Return the end of ``life``, or an empty record if it never began or has not ended."""
+        """Return the result of ``life``, or an empty record if ``life`` is None or not done."""
         if life is None or not life.done():
             return cls()
         if life.cancelled():
@@ -170,18 +171,18 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The end of a worker. Each worker ends only once, so this record never changes."""
+    """How a worker ended. A worker ends only once, so this record never changes."""
 
     status: Status
-    #: The error, or None. It is None too if the worker obeyed a stop.
+    #: The error, or None if the worker succeeded or ended in response to a stop.
     error: BaseException | None = None
-    #: The exit code of a process, or the negative number of the signal that killed it. None for other workers.
+    #: A process's exit code, or the negated signal number if a signal killed it. None for other kinds of worker.
     exit_code: int | None = None
-    #: The number of the signal that killed a process, or None.
+    #: The number of the signal that killed the process, or None.
     signal: int | None = None
-    #: Seconds from the start to the end.
+    #: How long the worker ran, in seconds.
     duration: float = 0.0
-    #: The last 4 KiB of the stderr of a process.
+    #: The last 4 KiB of a process's stderr.
     stderr: str = ""
 
 
@@ -195,10 +196,10 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """The state of a worker at one moment. ``dataclasses.asdict`` turns it into a dict that JSON can encode."""
+    """A snapshot of a worker's state. ``dataclasses.asdict`` turns it into a JSON-serializable dict."""
 
     name: str
-    #: The kind of worker: ``"process"``, ``"task"``, …
+    #: The kind of worker, such as ``"process"`` or ``"task"``.
     kind: str
     status: Status
     pid: int | None = None
@@ -206,20 +207,20 @@ class WorkerState:
     #: The error as text.
     error: str | None = None
     restarts: int = 0
-    #: ``"open"`` for a child that its supervisor no longer restarts, and ``"closed"`` otherwise.
+    #: ``"open"`` if the worker's supervisor has given up restarting it, otherwise ``"closed"``.
     circuit: str = "closed"
-    #: The result of the last probe. None before the first probe.
+    #: The result of the most recent probe, or None if there has been none.
     health: ProbeResult | None = None
-    #: The time of creation, in seconds since the epoch.
+    #: When the worker was created, in seconds since the epoch.
     created_at: float = 0.0
-    #: The time at which the worker became ready, in seconds since the epoch. None before then.
+    #: When the worker became ready, in seconds since the epoch, or None if it has not been ready yet.
     started_at: float | None = None
-    #: The time of the last change of status or health, in seconds since the epoch.
+    #: When the status or health last changed, in seconds since the epoch.
     updated_at: float = 0.0
-    #: True if the worker was abandoned while alive, because neither a stop nor a kill ended it.
+    #: True if the worker was abandoned while still alive, because neither stopping nor killing it worked.
     abandoned: bool = False
     children: tuple[WorkerState, ...] = ()
-    #: The level of containment of a worker that runs processes. None before its start. See `ProcessWorker`.
+    #: The containment level of a worker that runs processes; see `ProcessWorker`. None until the worker has started.
     contain: str | None = None
 
 
@@ -228,22 +229,22 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """The circumstances in which a worker ended."""
+    """The circumstances under which a worker ended."""
 
     #: True if a stop was requested.
     asked: bool
     #: True if the worker was killed after its grace period.
     forced: bool = False
-    #: True if even the kill did not end the worker.
+    #: True if the worker survived even being killed.
     abandoned: bool = False
-    #: The signal that was sent to request the stop of a process.
+    #: The signal sent to ask the process to stop.
     sent: int | None = None
-    #: The error if the start failed.
+    #: The error that made the start fail, if any.
     start_error: WorkerFailed | None = None
 
 
 def exit_of(name: str, end: End, how: Circumstances, *, duration: float) -> Exit:
-    """Turn ``end``, the raw facts about the end of the worker ``name``, into an `Exit`."""
+    """Turn ``end``, the raw facts about how the worker ``name`` ended, into an `Exit`."""
     if how.start_error is not None:
         status = Status.FAILED
     else:
@@ -254,14 +255,14 @@ def exit_of(name: str, end: End, how: Circumstances, *, duration: float) -> Exit
 
 
 def final_status(end: End, *, asked: bool, forced: bool, sent: int | None = None) -> Status:
-    """Return the final status of a worker that ended with ``end``. The first matching rule decides.
+    """Return the final status of a worker that ended with ``end``. The first matching rule applies.
 
     Args:
-        end: The raw facts of the end.
+        end: The raw facts about how the worker ended.
         asked: Whether a stop was requested.
         forced: Whether the worker was killed or abandoned after the grace period. A process that exited just before the
-            kill does not count as killed.
-        sent: The signal that was sent to request the stop of a process.
+            kill is not reported as killed.
+        sent: The signal sent to ask the process to stop.
     """
     if forced and end.exit_code in (None, -_SIGKILL):
         return Status.KILLED
@@ -273,18 +274,19 @@ def final_status(end: End, *, asked: bool, forced: bool, sent: int | None = None
 
 
 def _obeyed(exit_code: int | None, sent: int | None) -> bool:
-    """Return whether a process was killed by the signal ``sent``, or exited with 128 + ``sent``, as shells do."""
+    """Return whether the signal ``sent`` killed the process, or made it exit with 128 + ``sent``, as shells do."""
     return sent is not None and exit_code in (-sent, 128 + sent)
 
 
 def _error(name: str, status: Status, end: End, how: Circumstances) -> BaseException | None:
-    """Return the error for a worker that failed or was killed."""
+    """Return the error if the worker failed or was killed, otherwise None."""
     if how.start_error is not None:
         return how.start_error
     if status is Status.KILLED:
         return WorkerFailed(f"{name!r} did not stop in time and was {'abandoned' if how.abandoned else 'killed'}")
     if end.error is not None and (stderr := end.stderr.strip()):
-        # The error may be shown without the `Exit`, in a traceback or in a supervisor's exception group.
+        # We add the stderr to the error because a traceback or a supervisor's exception group shows the error without
+        # its `Exit`.
         end.error.add_note(f"the end of its stderr:\n{stderr}")
     return end.error
 
@@ -293,22 +295,22 @@ def with_stderr(message: str, stderr: str) -> str:
     """Return ``message`` with the last lines of ``stderr``, unless it already includes them. Secrets are masked."""
     if not stderr.strip() or "the end of its stderr:" in message:
         return message
-    from lifecycle._masking import masked  # few processes fail
+    from lifecycle._masking import masked  # imported only when needed, because few processes fail
 
     text = masked(stderr).strip()
     end = text[-_STDERR_SHOWN:]
-    # Drop a partial first line if other lines remain.
+    # Drop a partial first line, unless it is the only one.
     whole = end.partition("\n")[2].strip() if len(text) > _STDERR_SHOWN else ""
     return f"{message}; the end of its stderr:\n{whole or end}"
 
 
 def failed(error: BaseException) -> Exit:
-    """Return the exit of a child that failed before it had a worker."""
+    """Return the exit for a child that failed before its worker was created."""
     return Exit(Status.FAILED, error)
 
 
 def cannot_start(name: str, error: BaseException, *, child: str | None = None) -> WorkerFailed:
-    """Return the error to raise if ``error`` prevented the start of ``name`` or of its ``child``."""
+    """Return the error to raise when ``error`` kept ``name`` or its ``child`` from starting."""
     since = "" if child is None else f", because its child {child!r} cannot"
     failure = WorkerFailed(f"{name!r} cannot start{since}: {reason_of(error)}")
     failure.__cause__ = error
@@ -316,10 +318,10 @@ def cannot_start(name: str, error: BaseException, *, child: str | None = None) -
 
 
 def stopped_early(name: str) -> WorkerFailed:
-    """Return the error for callers that are waiting for the start of a worker that is then stopped."""
-    return WorkerFailed(f"{name!r} was stopped before it had started")
+    """Return the error for callers waiting for a worker to start if it is stopped first."""
+    return WorkerFailed(f"{name!r} was stopped before it finished starting")
 
 
 def as_failure(name: str, error: BaseException) -> WorkerFailed:
-    """Return ``error`` if it is a `WorkerFailed`, and otherwise a `WorkerFailed` that wraps it and names the worker."""
+    """Return ``error`` if it is a `WorkerFailed`; otherwise, wrap it in a `WorkerFailed` that names the worker."""
     return error if isinstance(error, WorkerFailed) else cannot_start(name, error)

@@ -1,4 +1,4 @@
-"""The ``probe=`` setting of a `Spec`: a health check that is described by a string, for any kind of child."""
+"""The ``probe=`` setting of a `Spec`: a health check for any kind of child, described by a string."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Probe", "answer_of", "parse_probe"]
 
 
 class Probe(Protocol):
-    """A health check. ``str()`` of the check completes "it did not …"."""
+    """A health check. ``str()`` of the check completes the sentence "it did not …"."""
 
     #: The reason why the last check failed, if known.
     reason: str
@@ -43,7 +43,7 @@ def parse_probe(text: str, name: str) -> Probe:
         return _read(text, name)
     except ValueError as error:
         raise ValueError(
-            f"probe of {name!r} must be 'port:N', 'http://…', 'https://…' or 'cmd:COMMAND', got {text!r} ({error})"
+            f"{name!r}: probe must be 'port:N', 'http://…', 'https://…' or 'cmd:COMMAND', got {text!r} ({error})"
         ) from None
 
 
@@ -60,16 +60,17 @@ def _read(text: object, name: str) -> Probe:
 
 
 async def answer_of(probe: Probe, worker: object) -> ProbeResult:
-    """Check ``worker`` once, and return the result. If the check fails, the result includes the reason."""
+    """Check ``worker`` once, and return the result, including the reason if the check fails."""
     if await probe.check(worker):
         return ProbeResult(healthy=True)
     return ProbeResult(healthy=False, message=f"did not {probe}{probe.reason and f': {probe.reason}'}")
 
 
 class CommandProbe:
-    """A probe that succeeds if a command exits with status 0. Its output is discarded, and no shell interprets it.
+    """A probe that succeeds if a command exits with status 0.
 
-    The command runs with the environment, the directory and the user of the process that it checks.
+    The command runs with the same environment, working directory and user as the process that it checks. It is not
+    passed through a shell, and its output is discarded.
 
     Raises:
         ValueError: if the command cannot be split into words.
@@ -106,7 +107,9 @@ class CommandProbe:
             return False
         finally:
             await shield(asyncio.ensure_future(_end(containment, pid)))
-        self.reason = f"it exited with status {code}" if code is None or code >= 0 else f"signal {-code} killed it"
+        self.reason = (
+            f"it exited with status {code}" if code is None or code >= 0 else f"it was killed by signal {-code}"
+        )
         return code == 0
 
 

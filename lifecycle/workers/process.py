@@ -1,7 +1,7 @@
 """A worker that runs a program in a process group and ends the group as a whole.
 
-The `stdio` module sets up and reads the program's streams, `_posix` detects its end, and `containment` kills processes
-that have left the group.
+The `stdio` module sets up and reads the program's streams, `_posix` detects when it exits, and `containment` kills
+processes that have left the group.
 """
 
 from __future__ import annotations
@@ -38,47 +38,47 @@ class ProcessWorker(BaseWorker):
     """A worker that runs a program and takes care of all its descendant processes.
 
     The process leads its own session, has no standard input, and inherits no file descriptors except those in
-    ``inherit``. When the worker has ended, none of its processes remain.
+    ``inherit``. Once the worker has ended, none of its processes remain.
 
-    A stop sends ``stop_signal`` to the leader first, so that a program such as Celery or gunicorn can let its own
-    workers finish. If the leader is a shell, the commands that it is running receive the signal too. When these
-    processes have ended, the rest of the group receives the signal. Processes that are still running ``stop_timeout``
-    seconds after the first signal are killed. If the leader ends without a stop, the rest of the group is killed
-    immediately. ``contain`` determines whether processes that have left the group are killed too, and whether all of
-    them are killed when this program ends for any reason.
+    Stopping the worker first sends ``stop_signal`` to the leader, so that a program such as Celery or gunicorn can let
+    its own workers finish. If the leader is a shell, the commands it is running also receive the signal. Once these
+    processes have exited, the rest of the group receives the signal. Any process still running ``stop_timeout`` seconds
+    after the first signal is killed. If the leader exits without being asked to stop, the rest of the group is killed
+    immediately. ``contain`` determines whether processes that have left the group are killed as well, and whether all
+    of the processes are killed when this program ends for any reason.
 
     Args:
         name: The worker's name, used in messages and states.
-        argv: The command and its arguments. They are not interpreted by a shell.
+        argv: The command and its arguments. They are not passed through a shell.
         env: Additional environment variables. The process also inherits the environment of this program, and
             ``TRACEPARENT`` is set to the current trace span.
-        cwd: The working directory. By default, that of this program.
-        user: Name or number of the user that the process runs as, with all groups of that user. ``HOME``, ``SHELL``,
-            ``USER`` and ``LOGNAME`` are set accordingly. Only root can run processes as a different user. Cannot be
-            combined with ``stdio``, or with the levels ``"cgroup"`` and ``"pidns"`` of ``contain``.
-        stop_signal: The signal that asks the process to stop. With ``contain="pidns"``, the whole group receives it
+        cwd: The working directory. The default is this program's working directory.
+        user: The user to run the process as, by name or number. The process is given all of that user's groups, and
+            ``HOME``, ``SHELL``, ``USER`` and ``LOGNAME`` are set accordingly. Only root can run processes as a
+            different user. This setting cannot be combined with ``stdio``, ``contain="cgroup"`` or ``contain="pidns"``.
+        stop_signal: The signal that asks the process to stop. With ``contain="pidns"``, it is sent to the whole group
             immediately.
-        stop_timeout: Seconds to wait after ``stop_signal`` before the process is killed.
-        output: A plain function that is called in the event loop with each line, without its line ending, and the name
-            of its stream, "stdout" or "stderr". By default, lines are logged to ``lifecycle.workers.<name>`` at level
-            INFO. Exceptions from the function are logged.
-        ready: The condition under which the process counts as ready. ``"port:N"``: it accepts connections on this local
-            port. ``"http://…"`` or ``"https://…"``: a request to this URL returns a status below 400. ``"line:REGEX"``:
-            it writes a matching line to stdout or stderr. ``"notify"``: it sends READY=1 to the socket in
-            ``NOTIFY_SOCKET``, as systemd services do. By default, it is ready immediately.
-        start_timeout: Seconds within which the process must become ready.
-        stdio: A different way to set up the streams, instead of ``output``; see `lifecycle.workers.stdio`.
-        contain: How to find the worker's processes when they must be killed. ``"group"``: only those in the process
-            group. ``"guard"``: also processes outside the group, by their ancestry and by a cookie in their
-            environment. The guard is one small process for all workers, which kills them when this program is gone.
-            ``"cgroup"``: all processes that do not move themselves out of the cgroup. ``"pidns"``: all processes,
-            because none can leave its pid namespace. If the level is not available, the worker cannot start. ``"auto"``
-            uses a cgroup if possible, otherwise a guard, or only the group outside Linux. `state` shows the level in
-            use.
-        detached: Whether the process, and any processes that it leaves behind, may outlive this program. A stop still
-            ends the whole process group.
-        inherit: Open file descriptors, 3 or higher, that the process inherits under the same numbers, such as a
-            listening socket. Keep them open until the process has started.
+        stop_timeout: Seconds to wait after ``stop_signal`` before killing the process.
+        output: A plain function to call in the event loop with each line of output, without its line ending, and the
+            name of the stream, "stdout" or "stderr". If the function raises, the exception is logged. By default, lines
+            are logged to ``lifecycle.workers.<name>`` at level INFO.
+        ready: When the process is considered ready. ``"port:N"``: when it accepts connections on this local port.
+            ``"http://…"`` or ``"https://…"``: when a request to this URL returns a status below 400. ``"line:REGEX"``:
+            when it writes a matching line to stdout or stderr. ``"notify"``: when it sends READY=1 to the socket in
+            ``NOTIFY_SOCKET``, like a systemd service. By default, it is ready immediately.
+        start_timeout: How many seconds the process has to become ready.
+        stdio: An alternative to ``output`` that sets up the process's streams itself; see `lifecycle.workers.stdio`.
+        contain: How to find the worker's processes when they must be killed. ``"group"`` finds only those in the
+            process group. ``"guard"`` also finds processes outside the group, by their ancestry and by a cookie in
+            their environment. The guard is a single small process, shared by all workers, that kills them if this
+            program dies. ``"cgroup"`` finds all processes except those that move themselves to a different cgroup.
+            ``"pidns"`` finds all processes, because none can leave its pid namespace. If the level is not available,
+            the worker cannot start. ``"auto"`` uses a cgroup if possible and a guard otherwise; on systems other than
+            Linux, it uses only the group. `state` shows the level in use.
+        detached: Whether the process, along with any processes it leaves behind, may outlive this program. Stopping the
+            worker still ends the whole process group.
+        inherit: Open file descriptors for the process to inherit under the same numbers, such as a listening socket.
+            They must be 3 or higher. Keep them open until the process has started.
 
     Raises:
         ValueError: if a setting is invalid. The message names the setting.
@@ -87,7 +87,7 @@ class ProcessWorker(BaseWorker):
 
     kind: ClassVar[str] = "process"
 
-    def __init__(  # noqa: PLR0913  # part of the public API; each has a default
+    def __init__(  # noqa: PLR0913  # public API; each option has a default
         self,
         name: str,
         *argv: str | os.PathLike[str],
@@ -107,10 +107,10 @@ class ProcessWorker(BaseWorker):
         super().__init__(name, stop_timeout=stop_timeout)
         if stop_signal not in signal.valid_signals():
             raise ValueError(
-                f"stop_signal must be a signal of this system, such as signal.SIGTERM, got {stop_signal!r}"
+                f"stop_signal must be a valid signal on this system, such as signal.SIGTERM, got {stop_signal!r}"
             )
         if stdio is not None and output is not None:
-            raise ValueError(f"{name!r} has both output and stdio, which handles the output itself; give only one")
+            raise ValueError(f"{name!r} has both output and stdio, but stdio handles the output; use only one of them")
         self._argv = check_argv(name, argv)
         self._cwd = None if cwd is None else os.fspath(cwd)
         self._account = None if user is None else _account_of(name, user, contain, has_stdio=stdio is not None)
@@ -119,17 +119,17 @@ class ProcessWorker(BaseWorker):
         self._start_timeout = in_seconds("start_timeout", start_timeout)
         self._ready = None if ready is None else parse_ready(ready)
         self._stdio = stdio or Pipes(output, logging.getLogger(f"lifecycle.workers.{name}"))
-        #: The last lines of the output; None if ``stdio`` does not read lines.
+        #: The most recent lines of output, or None if ``stdio`` does not read lines.
         self.recent: RecentLines | None = None
         if isinstance(self._stdio, LineSource):
             self.recent = RecentLines()
             self._stdio.listen(self._take_line)
         elif isinstance(self._ready, Line):
-            raise ValueError(  # noqa: TRY004  # each value is valid, but not both together
-                f"ready={ready!r} of {name!r} needs the lines of the output, but {stdio!r} does not read lines"
+            raise ValueError(  # noqa: TRY004  # the types are right, but the combination is not
+                f"{name!r} has ready={ready!r}, which requires lines, but {stdio!r} does not read lines"
             )
         self._containment = Containment(name, Level.wanted(contain, detached=detached))
-        # The id of the process group, until its leader is reaped. A different group may get this id afterwards.
+        # The process group's id, until its leader is reaped. After that, a different group may get the same id.
         self._group: int | None = None
         # The processes that received the stop signal before the rest of the group.
         self._mains: list[int] = []
@@ -144,13 +144,13 @@ class ProcessWorker(BaseWorker):
             self._ready.search(line)
 
     def _state_as(self, name: str, **known: Any) -> WorkerState:
-        """Return the state of the worker, with the facts from its supervisor and the level of containment."""
+        """Return the worker's state, including what its supervisor adds and its containment level."""
         return replace(super()._state_as(name, **known), contain=self._containment.level)
 
     async def suspend(self) -> None:
-        """Suspend the whole process group with SIGSTOP, wherever its processes are in their work. Idempotent.
+        """Suspend the whole process group with SIGSTOP, whatever its processes are doing. Idempotent.
 
-        The call returns when the leader has stopped. If the call is cancelled, the process continues to run.
+        The call returns once the leader has stopped. If the call is cancelled, the process keeps running.
 
         Raises:
             InvalidTransition: if the process is not running.
@@ -162,7 +162,7 @@ class ProcessWorker(BaseWorker):
         try:
             await _posix.stopped(self._group, lambda: self.status is Status.SUSPENDED)
         except asyncio.CancelledError:
-            # The worker may have been stopped or have ended in the meantime.
+            # By now, the worker may have been stopped, or may have ended on its own.
             if self._machine.state is Status.SUSPENDED:
                 await self.resume()
             raise
@@ -177,25 +177,26 @@ class ProcessWorker(BaseWorker):
             self._signal(signal.SIGCONT)
 
     def send_signal(self, signum: int, *, group: bool = False) -> None:
-        """Send a signal to the leader, but never to a process that has reused its pid.
+        """Send a signal to the leader, but never to an unrelated process that has reused its pid.
 
-        The call has no effect before the start or after the end.
+        The call has no effect if the process has not started yet or has exited.
 
         Args:
-            signum: The signal.
-            group: Whether to send it to the whole process group.
+            signum: The signal to send.
+            group: Whether to signal the whole process group.
         """
         if group:
             self._signal(signum)
         elif self._containment.level is Level.PIDNS:
-            # The leader and its child hold the pid namespace and ignore signals, so signal the whole group.
+            # The leader and its child only keep the pid namespace alive and ignore signals, so we signal the whole
+            # group.
             self._signal(signum)
         elif self._group is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._group, signum)
 
     def _command(self) -> Command:
-        """Return the command with its environment, directory and user."""
+        """Return the command with its environment, working directory and user."""
         account = self._account
         env = {**os.environ, **(account.variables if account else {}), **_span(), **self._env}
         return Command(self._argv, env, self._cwd, self._inherit, account)
@@ -223,7 +224,7 @@ class ProcessWorker(BaseWorker):
         return self._watch(self._pid)
 
     async def _undo(self, pid: int) -> None:
-        """Kill a process that was started but cannot be contained."""
+        """Kill a process that has been started but cannot be contained."""
         self._close()
         self._signal(signal.SIGKILL)
         await self._group_life(pid)
@@ -255,19 +256,20 @@ class ProcessWorker(BaseWorker):
             return
         if self._group is not None and self._stop_signal is not None:
             self._mains = self._signal_mains(self._group, self._stop_signal)
-        # A suspended group reacts to the stop signal only once it continues, and then before it does anything else.
+        # A suspended group handles the stop signal once it is resumed, before it does anything else.
         self._signal(signal.SIGCONT)
 
     def _signal_mains(self, group: int, signum: int) -> list[int]:
-        """Send the stop signal to the processes that are expected to end the others, and return their pids."""
+        """Send the stop signal to the processes that should shut down the others, and return their pids."""
         if self._containment.level is Level.PIDNS:
-            # The leader and its child hold the pid namespace and ignore signals, so signal the whole group.
+            # The leader and its child only keep the pid namespace alive and ignore signals, so we signal the whole
+            # group.
             self._signal(signum)
             return []
         return _posix.signal_mains(group, signum)
 
     async def _watch(self, pid: int) -> End:
-        """Wait for the end of the process, its group and its output."""
+        """Wait until the process and its group are gone and their output has been read."""
         try:
             code = await self._group_life(pid)
             await self._stdio.drain()
@@ -281,33 +283,34 @@ class ProcessWorker(BaseWorker):
             self._ready.close()
 
     async def _group_life(self, pid: int) -> int | None:
-        """Wait until the leader has ended, kill all remaining processes, and return the leader's exit code."""
+        """Wait until the leader has exited, kill all remaining processes, and return the leader's exit code."""
         try:
             return await self._reaped(pid)
         finally:
             await self._containment.clear()
 
     async def _reaped(self, pid: int) -> int | None:
-        """Wait until the leader has ended, kill the rest of its group, reap the leader, and return its exit code.
+        """Wait until the leader has exited, kill the rest of its group, reap the leader, and return its exit code.
 
-        The leader is reaped last, because its group id cannot be reused before then.
+        The leader is reaped last, because the group id cannot be reused until it is reaped.
         """
         kill, empty = True, False
         try:
             await _posix.process_end(pid)
-            # Read the exit code now, because other code in this program may reap the leader while the group ends.
+            # Read the exit code now, because other code in this program might reap the leader while we wait for the
+            # group.
             code = _posix.exit_code(pid)
             if self.status is Status.STOPPING:
                 empty = self._containment.is_empty()
                 if not empty:
-                    # The members have the rest of the grace period. Then `_terminate` kills them.
+                    # The members get the rest of the grace period to exit. After that, `_terminate` kills them.
                     await self._stop_members(pid)
-            # A detached worker may leave processes behind, unless it is stopped.
+            # A detached worker may leave processes behind unless it was asked to stop.
             kill = self.status is Status.STOPPING or self._containment.level is not Level.DETACHED
             if kill:
                 self._signal(signal.SIGKILL)
         except asyncio.CancelledError:
-            # The loop is being closed, but the worker was not stopped.
+            # The loop is closing although the worker has not been stopped.
             if self._containment.level is not Level.DETACHED:
                 self._signal(signal.SIGKILL)
                 await _posix.process_end(pid)
@@ -316,12 +319,12 @@ class ProcessWorker(BaseWorker):
             self._group = None
             await self._containment.reap(pid)
         if kill and not empty:
-            # A worker counts as ended only when all of its processes are gone.
+            # The worker has not ended until all of its processes are gone.
             await _posix.group_gone(pid)
         return code
 
     async def _stop_members(self, pid: int) -> None:
-        """Stop the rest of the group after its leader ``pid`` has ended."""
+        """Stop the rest of the group once its leader ``pid`` has exited."""
         if self._mains and self._stop_signal is not None:
             await _posix.mains_end(pid, self._mains)
             self._signal(self._stop_signal)
@@ -333,14 +336,14 @@ class ProcessWorker(BaseWorker):
 
 
 def _account_of(name: str, user: str | int, contain: str, *, has_stdio: bool) -> _posix.Account | None:
-    """Return the account for the setting ``user`` of the worker ``name``.
+    """Return the account for the ``user`` setting of the worker ``name``.
 
     Raises:
-        ValueError: if the user is unknown, cannot be used here, or contradicts another setting.
+        ValueError: if the user is unknown, cannot be used here, or conflicts with another setting.
     """
     other = "stdio" if has_stdio else f"contain={contain!r}" if contain in (Level.CGROUP, Level.PIDNS) else None
     if other is not None:
-        raise ValueError(f"{name!r} has both user and {other}, which starts the process itself; give only one")
+        raise ValueError(f"{name!r} has both user and {other}, but these cannot be combined; use only one of them")
     try:
         return _posix.find_account(user)
     except ValueError as error:
@@ -348,22 +351,22 @@ def _account_of(name: str, user: str | int, contain: str, *, has_stdio: bool) ->
 
 
 def _span() -> dict[str, str]:
-    """Return the environment variable for the current span, in the W3C format that OpenTelemetry reads."""
+    """Return the environment variable that passes on the current span, in the W3C format used by OpenTelemetry."""
     traceparent = current_span.get()
     return {"TRACEPARENT": traceparent} if traceparent else {}
 
 
 def _fault_of_exit(name: str, code: int | None) -> WorkerFailed | None:
-    """Return the error for an exit code, or None for 0. The error does not apply after a requested stop."""
+    """Return the error for an exit code, or None for 0. The caller ignores it if the worker was asked to stop."""
     if code == 0:
         return None
     if code is None:
         return WorkerFailed(
-            f"{name!r} ended, but its exit status is lost because other code reaped it; do not ignore SIGCHLD "
-            "or wait for the children of other code"
+            f"{name!r} exited, but its exit status was lost because other code reaped it; do not ignore SIGCHLD "
+            "or wait for child processes that other code started"
         )
     if code > 0:
         return WorkerFailed(f"{name!r} exited with status {code}")
     if code == -signal.SIGKILL:
-        return WorkerFailed(f"{name!r} was killed by signal 9, perhaps out of memory")
+        return WorkerFailed(f"{name!r} was killed by signal 9 (SIGKILL), perhaps because the system ran out of memory")
     return WorkerFailed(f"{name!r} was killed by signal {-code} ({_posix.signal_name(-code)})")

@@ -1,7 +1,7 @@
-"""The settings of supervisors and their children, and the rules that follow from them.
+"""Settings for supervisors and their children, and the rules that apply them.
 
-This module only computes. Settings are checked before anything starts, `verdict` and `affected` are truth tables, and
-`Budget` takes the time as an argument.
+Nothing in this module does I/O or reads the clock. Settings are checked before anything starts, `verdict` and
+`affected` are truth tables, and `Budget` takes the current time as an argument.
 """
 
 from __future__ import annotations
@@ -64,67 +64,67 @@ class _Choice(StrEnum):
 
 
 class Restart(_Choice):
-    """When a supervisor restarts a child that has ended."""
+    """When a supervisor restarts a child that has ended, with the equivalent in Erlang/OTP."""
 
-    #: After any end (OTP: permanent).
+    #: However it ended (OTP: permanent).
     ALWAYS = "always"
-    #: After it ended as FAILED or KILLED (OTP: transient).
+    #: If it ended as FAILED or KILLED (OTP: transient).
     ON_FAILURE = "on_failure"
     #: Never (OTP: temporary).
     NEVER = "never"
 
 
 class FirstStart(_Choice):
-    """A supervisor's reaction to a child that cannot start while the supervisor itself is starting."""
+    """What a supervisor does if a child cannot start while the supervisor itself is starting."""
 
     #: The supervisor fails to start.
     FAIL = "fail"
-    #: The supervisor starts without the child, and starts the child again after its backoff.
+    #: The supervisor starts without the child, and retries the child after its backoff.
     RETRY = "retry"
 
 
 class Strategy(_Choice):
-    """Which children are restarted when one child has to be restarted."""
+    """Which children to restart when one of them needs a restart."""
 
     #: Only the child itself.
     ONE_FOR_ONE = "one_for_one"
-    #: All children. They are stopped first, then started in order.
+    #: All children. They are all stopped, and then started in order.
     ONE_FOR_ALL = "one_for_all"
-    #: The child and those that were started after it.
+    #: The child and all children started after it.
     REST_FOR_ONE = "rest_for_one"
 
 
 class AutoShutdown(_Choice):
-    """Whether a supervisor ends when its significant children have ended and will not be restarted."""
+    """When a supervisor ends because its significant children have ended and will not be restarted."""
 
-    #: The supervisor keeps running.
+    #: Never; the supervisor keeps running.
     NEVER = "never"
-    #: The supervisor ends when the first of them has ended.
+    #: Once any of them has ended.
     ANY_SIGNIFICANT = "any_significant"
-    #: The supervisor ends when the last of them has ended.
+    #: Once all of them have ended.
     ALL_SIGNIFICANT = "all_significant"
 
 
 class OnLimit(_Choice):
-    """A supervisor's reaction when its restart budget is used up."""
+    """What a supervisor does when it exceeds its restart limit."""
 
-    #: Stop the children and end as FAILED, so that the parent may restart the whole supervisor.
+    #: Stop the children and end as FAILED, so that a parent supervisor can restart the whole supervisor.
     ESCALATE = "escalate"
-    #: Delay the restart until the budget allows it.
+    #: Delay the restart until the limit allows it.
     PAUSE = "pause"
 
 
 class StopOrder(_Choice):
     """The order in which a supervisor stops its children."""
 
-    #: One child after the other, in reverse order of their starts.
+    #: One child at a time, in reverse start order.
     REVERSE = "reverse"
-    #: All children at the same time.
+    #: All children at once.
     PARALLEL = "parallel"
 
 
 class _Gated(Protocol):
-    # Without the overloads, pyright takes `lambda name=name: make(name)` for a function with a gate argument.
+    # Without the overloads, pyright mistakes `lambda name=name: make(name)` for a function that takes a gate.
     @overload
     def __call__(self, gate: Never, /) -> Coroutine[Any, Any, object]: ...
     @overload
@@ -141,32 +141,34 @@ _Target: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The description of a `Supervisor`'s child.
+    """Describes a child of a `Supervisor`.
 
     Args:
         name: The child's name, unique among its siblings.
-        child: An async function that takes no arguments or a `Gate` (run by a `TaskWorker`), a list of arguments (run
-            by a `ProcessWorker`), or a function that returns a new worker for each start. The last is called in the
-            event loop, so it must return quickly or return an awaitable.
+        child: An async function that takes no arguments or a `Gate` (run by a `TaskWorker`), a command as a list of
+            arguments (run by a `ProcessWorker`), or a function that returns a new worker each time the child is
+            started. Such a function is called in the event loop, so it must return quickly or return an awaitable.
         restart: When to restart the child: ``"always"``, ``"on_failure"`` or ``"never"``.
-        backoff: The delays before restarts, and the restart limit above which the child is no longer restarted.
-        first_start: The reaction if the child cannot start while the supervisor itself is starting. With ``"fail"``,
-            the supervisor fails to start. With ``"retry"``, the supervisor starts without the child and retries after
-            each delay of ``backoff`` until the child has run once. These retries do not count towards the supervisor's
+        backoff: How long to wait before each restart, and how many restarts to allow before giving up on the child.
+        first_start: What to do if the child cannot start while the supervisor itself is starting. With ``"fail"``, the
+            supervisor fails to start. With ``"retry"``, the supervisor starts without the child, and retries with the
+            delays set by ``backoff`` until the child has run once. These retries do not count towards the supervisor's
             ``intensity``.
-        stop_timeout: Seconds that the child has to end after a stop. By default, its worker's own timeout.
-        significant: Whether the end of the child can end the supervisor; see ``auto_shutdown`` of `Supervisor`.
-        env, cwd, user, output, ready, start_timeout: Settings of the process. They require a list of arguments as the
-            child; see `ProcessWorker`.
-        probe: A health check in addition to the worker's own ``probe()``. ``"port:N"``: the child accepts connections
-            on this local port. ``"http://…"`` or ``"https://…"``: a request to this URL returns a status below 400.
-            ``"cmd:COMMAND"``: this command exits with status 0. The command is not interpreted by a shell. It runs with
-            the environment, the directory and the user of the process, and its output is discarded.
-        probe_interval: Seconds between two probes, with a random variation of 10 %. The default is 10 if ``probe`` is
-            set. Otherwise, the child is not probed.
-        probe_timeout: The maximum duration of a probe, in seconds. A probe that takes longer fails.
-        failures: The number of consecutive failed probes after which the child is unhealthy.
-        restart_unhealthy: Whether to restart an unhealthy child. If not, its health is only reported.
+        stop_timeout: How many seconds the child has to end after it is asked to stop. The default is its worker's own
+            timeout.
+        significant: Whether the supervisor may end because this child has ended; see ``auto_shutdown`` in `Supervisor`.
+        env, cwd, user, output, ready, start_timeout: Process settings, which are allowed only if ``child`` is a
+            command; see `ProcessWorker`.
+        probe: A health check in addition to the worker's own ``probe()``. ``"port:N"`` checks that the child accepts
+            connections on this local port. ``"http://…"`` or ``"https://…"`` checks that a request to this URL returns
+            a status below 400. ``"cmd:COMMAND"`` checks that this command exits with status 0. The command is not
+            passed through a shell. It runs with the same environment, working directory and user as the process, and
+            its output is discarded.
+        probe_interval: Seconds between probes, varied randomly by up to 10 %. The default is 10 if ``probe`` is set.
+            Otherwise, the child is not probed by default.
+        probe_timeout: How many seconds a probe may take. A probe that takes longer fails.
+        failures: How many probes must fail in a row before the child is considered unhealthy.
+        restart_unhealthy: Whether to restart the child when it is unhealthy. By default, its health is only reported.
 
     Raises:
         ValueError, TypeError: if a setting is invalid. The message names the setting.
@@ -205,18 +207,18 @@ class Spec:
 
     @property
     def is_command(self) -> bool:
-        """True if the child is a list of arguments."""
+        """True if the child is a command."""
         return not callable(self.child)
 
     @property
     def kind(self) -> str:
-        """The kind of worker, as far as it is known before the worker is created."""
+        """The kind of worker, if it is known before the worker is created."""
         if self.is_command:
             return ProcessWorker.kind
         return TaskWorker.kind if is_async(self.child) else "worker"
 
     def make(self) -> object:
-        """Create a worker for the child. If the child's function returns something else, return that unchanged."""
+        """Create a worker for the child. If its function returns something else, it is passed through unchanged."""
         if not callable(self.child):
             return ProcessWorker(self.name, *self.child, **self._of_process(), **self._grace())
         if is_async(self.child):
@@ -232,47 +234,47 @@ class Spec:
 
     def _check_figures(self) -> None:
         if not isinstance(self.backoff, Backoff):
-            raise TypeError(f"backoff of {self.name!r} must be a Backoff, such as Backoff(1.0), got {self.backoff!r}")
+            raise TypeError(f"{self.name!r}: backoff must be a Backoff, such as Backoff(1.0), got {self.backoff!r}")
         store_seconds(self, "stop_timeout", least=0, optional=True)
         store_seconds(self, "start_timeout", "probe_interval", optional=True)
         store_seconds(self, "probe_timeout")
         if self.failures < 1:
-            raise ValueError(f"failures of {self.name!r} must be 1 or more, got {self.failures!r}")
+            raise ValueError(f"{self.name!r}: failures must be 1 or more, got {self.failures!r}")
 
     def _check_sense(self) -> None:
         if self.significant and self.restart == Restart.ALWAYS:
             raise ValueError(
-                f"{self.name!r} is significant but always restarted, so its end can never end the supervisor; "
-                "give restart='on_failure' or 'never'"
+                f"{self.name!r} is significant but always restarted, so it can never end the supervisor; "
+                "use restart='on_failure' or restart='never'"
             )
         if self.restart_unhealthy and self.probe_interval is None:
-            raise ValueError(f"restart_unhealthy of {self.name!r} needs probe_interval, or its health is not probed")
+            raise ValueError(f"{self.name!r}: restart_unhealthy requires probe or probe_interval")
         if self.restart_unhealthy and self.restart == Restart.NEVER:
-            raise ValueError(f"restart_unhealthy of {self.name!r} contradicts restart='never'; give 'on_failure'")
+            raise ValueError(f"{self.name!r}: restart_unhealthy conflicts with restart='never'; use 'on_failure'")
 
     def _check_child(self) -> None:
         child: object = self.child
         if inspect.iscoroutine(child):
             child.close()
-            raise TypeError(f"the child {self.name!r} is a coroutine; give the function itself, without parentheses")
+            raise TypeError(f"the child {self.name!r} is a coroutine; pass the function itself, without calling it")
         if isinstance(child, str) or not (callable(child) or isinstance(child, Sequence)):
             raise TypeError(f"the child {self.name!r} must be {_ACCEPTED}, got {child!r}")
         if self.is_command or is_async(child):
-            # The constructor of the worker checks the remaining settings.
+            # The worker's constructor checks the remaining settings.
             self.make()
         elif callable(child) and required_arguments(child) != 0:
-            raise TypeError(f"{name_of(child)}, which creates {self.name!r}, must not require arguments")
+            raise TypeError(f"{name_of(child)}, which creates the worker {self.name!r}, must not require arguments")
         if self.probe is not None:
             parse_probe(self.probe, self.name)
         if not self.is_command and (given := next(iter(self._of_process()), None)):
             raise ValueError(
-                f"{given} of {self.name!r} requires a list of arguments as the child; pass it to the worker instead"
+                f"{self.name!r}: {given} is only allowed for a list of arguments; pass it to the worker instead"
             )
 
 
-#: The default probe interval of a child with a ``probe``, in seconds.
+#: The default probe interval for a child with a ``probe``, in seconds.
 _PROBE_INTERVAL = 10.0
-#: The settings that are passed on to the worker of a process.
+#: The settings passed on to a `ProcessWorker`.
 _OF_PROCESSES = ("env", "cwd", "user", "output", "ready", "start_timeout")
 _ACCEPTED = (
     "an async function, a list of arguments (not a string), or a function that returns a new worker "
@@ -281,10 +283,10 @@ _ACCEPTED = (
 
 
 def chosen(kind: type[_E], value: str, name: str) -> _E:
-    """Return the member of the enum ``kind`` with the value ``value``. The error message names the setting ``name``.
+    """Return the member of the enum ``kind`` with the value ``value``, for the setting ``name``.
 
     Raises:
-        ValueError: if the enum has no such member. The message lists all members.
+        ValueError: if the enum has no such member. The message names the setting and lists the members.
     """
     try:
         return kind(value)
@@ -293,25 +295,26 @@ def chosen(kind: type[_E], value: str, name: str) -> _E:
         raise ValueError(f"{name} must be one of {known}, got {value!r}") from None
 
 
-# -- the consequences of an end ----------------------------------------------------------------------------------------
+# -- what happens after a child has ended
+# ----------------------------------------------------------------------------------------
 
-#: The exceptions that a child can raise to control its supervisor.
+#: Exceptions that a child can raise to control its supervisor.
 CONTROL_EXCEPTIONS: Final = (DoNotRestart, StopTree, SystemExit, KeyboardInterrupt)
 
 
 class Verdict(Enum):
-    """A supervisor's reaction to the end of a child."""
+    """What a supervisor does after a child has ended."""
 
-    #: Restart the child, and the siblings that the supervisor's strategy includes.
+    #: Restart the child, along with any siblings that the supervisor's strategy includes.
     RESTART = auto()
     #: Do not restart the child.
     LEAVE = auto()
-    #: End the supervisor and every supervisor above it.
+    #: End the supervisor and all supervisors above it.
     ESCALATE = auto()
 
 
 def verdict(restart: Restart | str, ended: Exit) -> Verdict:
-    """Return a supervisor's reaction to the exit ``ended`` of a child with the policy ``restart``."""
+    """Return what a supervisor does after a child with the policy ``restart`` has ended as ``ended``."""
     error = cause_of(ended.error)
     match restart, error, ended.status:
         case _, StopTree() | SystemExit() | KeyboardInterrupt(), _:
@@ -327,14 +330,14 @@ def verdict(restart: Restart | str, ended: Exit) -> Verdict:
 
 
 def cause_of(error: BaseException | None) -> BaseException | None:
-    """Return the control exception that a child raised, even if its worker wrapped it. Otherwise, return ``error``."""
+    """Return the control exception that a child raised, even if its worker wrapped it; otherwise, return ``error``."""
     inner = None if error is None else error.__cause__
     wrapped = isinstance(inner, CONTROL_EXCEPTIONS) and not isinstance(error, CONTROL_EXCEPTIONS)
     return inner if wrapped else error
 
 
 def affected(strategy: Strategy, children: Sequence[_T], trigger: _T) -> Sequence[_T]:
-    """Return the children that are restarted together with ``trigger``, in their start order."""
+    """Return the children to restart along with ``trigger``, itself included, in start order."""
     match strategy:
         case Strategy.ONE_FOR_ONE:
             return [trigger]
@@ -345,7 +348,7 @@ def affected(strategy: Strategy, children: Sequence[_T], trigger: _T) -> Sequenc
 
 
 def ends_with(auto_shutdown: AutoShutdown, *, significant: bool, others: Iterable[Any]) -> bool:
-    """Return whether a supervisor ends because a child has ended and is not restarted.
+    """Return whether a supervisor ends because a child has ended and will not be restarted.
 
     ``others`` are the significant children that are still running.
     """
@@ -358,33 +361,33 @@ def ends_with(auto_shutdown: AutoShutdown, *, significant: bool, others: Iterabl
             return significant and not any(True for _ in others)
 
 
-# -- the budget of restarts --------------------------------------------------------------------------------------------
+# -- the restart budget --------------------------------------------------------------------------------------------
 
 #: The maximum number of errors in the exception group that a supervisor raises when it gives up.
 _MAX_ERRORS: Final = 100
 
 
 class Budget:
-    """The restarts that the supervisor or pool ``name`` has left, and the errors that caused the previous restarts.
+    """Tracks how many restarts the supervisor or pool ``name`` has left, and the errors behind previous restarts.
 
-    Without an ``intensity``, restarts are unlimited. `spend` raises when the budget is used up. With ``pauses``, it
-    returns the time from which the restart is allowed instead.
+    Without an ``intensity``, restarts are unlimited. When the budget is used up, `spend` raises or, with ``pauses``,
+    returns the time at which the next restart is allowed.
     """
 
     def __init__(self, name: str, intensity: Intensity | None, *, pauses: bool = False) -> None:
         self._name = name
         self._intensity = intensity
         self._pauses = pauses
-        # Newest first. With ``pauses``, some are in the future.
+        # Newest first. With ``pauses``, some may be in the future.
         self._restarts: deque[float] = deque()
         kept = 0 if intensity is None else min(intensity.limit + 1, _MAX_ERRORS)
         self._errors: deque[Exception] = deque(maxlen=kept)
 
     def spend(self, now: float, child: str, error: BaseException) -> float:
-        """Count one restart of ``child`` because of ``error``. Return the time from which the restart is allowed.
+        """Count one restart of ``child`` because of ``error``. Return the time at which the restart is allowed.
 
         Raises:
-            RestartLimitReached: if the budget is used up and does not pause.
+            RestartLimitReached: if the budget is used up and ``pauses`` is false.
         """
         if self._intensity is None:
             return now
@@ -401,15 +404,15 @@ class Budget:
     def _used_up(self, intensity: Intensity, child: str) -> RestartLimitReached:
         restarts = f"{intensity.limit} restart{'s'[: intensity.limit != 1]}"
         limit = RestartLimitReached(
-            f"{self._name!r} gives up: more than {restarts} within {intensity.within:g} s, "
-            f"the last of {child!r}: {self._errors[-1]}"
+            f"{self._name!r} gave up after more than {restarts} within {intensity.within:g} s, "
+            f"most recently of {child!r}: {self._errors[-1]}"
         )
-        limit.__cause__ = ExceptionGroup(f"the last errors of the children of {self._name!r}", list(self._errors))
+        limit.__cause__ = ExceptionGroup(f"recent errors from the children of {self._name!r}", list(self._errors))
         return limit
 
 
 def _as_exception(child: str, error: BaseException) -> Exception:
-    """Return ``error`` in a form that an exception group accepts. An unrequested cancellation is wrapped."""
+    """Return ``error`` as an `Exception`, because an exception group accepts nothing else."""
     if isinstance(error, Exception):
         return error
     wrapped = WorkerFailed(f"{child!r} was cancelled, but not by its supervisor")
@@ -418,8 +421,8 @@ def _as_exception(child: str, error: BaseException) -> Exception:
 
 
 def _allowed_at(intensity: Intensity, restarts: Sequence[float], now: float) -> float:
-    """Return when the budget allows one more restart. ``restarts`` are newest first, and may be in the future."""
+    """Return when the budget allows one more restart. ``restarts`` are newest first and may be in the future."""
     if len(restarts) < intensity.limit:
         return now
-    # A restart whose age equals the window still counts.
+    # A restart exactly as old as the window still counts, so we wait a tiny bit longer.
     return max(now, math.nextafter(restarts[intensity.limit - 1] + intensity.within, math.inf))

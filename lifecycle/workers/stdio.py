@@ -1,9 +1,9 @@
-"""The command and the standard streams of a process, and the splitting of its output into lines.
+"""A process's command and standard streams, and the code that splits its output into lines.
 
-`ProcessWorker` watches a process and stops its process group, but leaves the streams to a `Stdio`. A `Stdio` starts the
-process as the leader of a new group, and reads its output to the end. This module provides pipes and the inherited
-terminal; `lifecycle.workers.terminals` provides a new terminal for the child. A `Receiver` turns bytes into lines,
-whether they come from pipes, a terminal or a container engine.
+`ProcessWorker` watches a process and stops its process group, while a `Stdio` handles the streams: it starts the
+process as the leader of a new group and reads all of its output. This module provides pipes and the inherited terminal;
+`lifecycle.workers.terminals` provides a new terminal for the child. A `Receiver` turns bytes into lines, whether they
+come from pipes, a terminal or a container engine.
 """
 
 from __future__ import annotations
@@ -50,17 +50,18 @@ __all__ = [
     "popen",
 ]
 
-#: Bytes per read. This is small enough to keep the loop responsive while a child floods its output with empty lines.
+#: Bytes per read. This is small enough to keep the loop responsive even if a child floods us with empty lines.
 _CHUNK = 16 * 1024
-#: The number of reads after the process has ended while another process still holds its pipe. It suffices for a full
-#: pipe.
+#: How many more reads to do if the process has exited but another process still has its pipe open. This is enough to
+#: empty a full pipe.
 _LAST_READS = 1024 * 1024 // _CHUNK
-#: Seconds to wait for the end of the output after the process group is dead.
+#: Seconds to wait for the output to end once the process group is dead.
 DRAIN: Final = 0.5
-#: The number of lines that are kept of each process, and the number of characters of each of them.
+#: How many lines of output to keep per process.
 _KEPT: Final = 500
+#: How many characters to keep per line.
 _LONGEST: Final = 2000
-#: The size in bytes at which an incomplete line is delivered in pieces.
+#: The size in bytes above which a line is delivered in pieces.
 LIMIT: Final = 4 * 1024 * 1024
 
 Stream: TypeAlias = Literal["stdout", "stderr"]
@@ -71,14 +72,14 @@ Stream: TypeAlias = Literal["stdout", "stderr"]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command with its environment and working directory. Nothing else is looked up or inherited later."""
+    """A command with its environment and working directory. Nothing is left to be looked up or inherited later."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str | None = None
-    #: File descriptors that the process inherits in addition to its streams, under the same numbers.
+    #: File descriptors that the process inherits under the same numbers, in addition to its streams.
     inherit: Sequence[int] = ()
-    #: The user that the process runs as, or None for the user of this program.
+    #: The user that the process runs as, or None for the user that this program runs as.
     account: Account | None = None
 
 
@@ -90,18 +91,18 @@ def check_argv(name: str, argv: tuple[str | os.PathLike[str], ...]) -> tuple[str
         TypeError: if an argument is not a string or a path.
     """
     if not argv:
-        raise ValueError(f"{name!r} has no command; give its arguments: ProcessWorker({name!r}, 'python', 'app.py')")
+        raise ValueError(f"{name!r} has no command; pass one, as in ProcessWorker({name!r}, 'python', 'app.py')")
     for word in argv:
         if not isinstance(word, str | os.PathLike):
             raise TypeError(f"the command of {name!r} must consist of strings and paths, got {word!r}")
     found = tuple(os.fspath(word) for word in argv)
     if any("\0" in word for word in found) or not found[0]:
-        raise ValueError(f"the command of {name!r} must begin with a program and must not contain NUL, got {found!r}")
+        raise ValueError(f"the command of {name!r} must start with a program and must not contain NUL, got {found!r}")
     return found
 
 
 def check_program(command: Command) -> None:
-    """Check that the program exists. If it is started through `env`, the error from `env` would not name the cause.
+    """Check that the program exists. We check before starting it through `env`, whose error would not name the cause.
 
     Raises:
         OSError: if the program is missing, is not executable, or looks like a variable assignment.
@@ -113,7 +114,10 @@ def check_program(command: Command) -> None:
 
 
 def find_program(program: str, command: Command) -> str:
-    """Return the file of ``program``, using the directory and PATH of ``command``. Raises OSError if it is missing."""
+    """Return the path of ``program``, found with the working directory and PATH of ``command``.
+
+    Raises OSError if it does not exist.
+    """
     at = Path(command.cwd or "", program)
     found = _found(at if os.sep in program else program, command)
     if found is None:
@@ -123,9 +127,9 @@ def find_program(program: str, command: Command) -> str:
 
 
 def fault_of(command: Command, error: OSError) -> str:
-    """Return a description of the part of the command that is wrong, and how to fix it."""
+    """Describe what is wrong with the command and how to fix it."""
     if command.cwd is not None and error.filename == command.cwd:
-        return f"cwd={command.cwd!r} cannot be entered ({error.strerror}); create it, or give a different directory"
+        return f"cannot enter cwd={command.cwd!r} ({error.strerror}); create it, or use a different directory"
     program = command.argv[0]
     match error:
         case FileNotFoundError():
@@ -133,47 +137,47 @@ def fault_of(command: Command, error: OSError) -> str:
         case PermissionError() if command.account is not None:
             user = command.account.name
             fault = f"cannot be executed by the user {user!r}; check the permissions of the file and its directories"
-        # A directory of PATH that cannot be searched causes the same error.
+        # A directory on PATH that cannot be searched causes the same error.
         case PermissionError() if os.sep not in program and _found(program, command, os.F_OK) is None:
             fault = _missing(program, Path(program))
         case PermissionError():
-            fault = "is not executable; try `chmod +x`, or name its interpreter first"
+            fault = "is not executable; try `chmod +x`, or put its interpreter first in the command"
         case OSError(errno=errno.ENOEXEC):
-            fault = "is not a program for this machine; if it is a script, its first line must begin with #!"
+            fault = "is not a program for this machine; if it is a script, its first line must start with #!"
         case _:
             fault = f"could not be executed: {error}"
     return f"the command {program!r} {fault}"
 
 
 def _found(program: str | Path, command: Command, mode: int = os.F_OK | os.X_OK) -> str | Path | None:
-    """Return the file of ``program``, found on the PATH of the child, or None."""
+    """Return the path of ``program`` as found on the child's PATH, or None."""
     return shutil.which(program, mode, command.env.get("PATH", os.defpath))
 
 
 def _missing(program: str, path: Path) -> str:
     if os.sep in program:
         exists = path.exists()
-        return "names a missing interpreter in its first line (#!)" if exists else "does not exist; check the path"
-    hint = ", or give each argument separately" if " " in program else ""
-    return f"was not found on PATH; check its spelling, or give its full path{hint}"
+        return "has a first line (#!) that names a missing interpreter" if exists else "does not exist; check the path"
+    hint = ", or pass each argument separately" if " " in program else ""
+    return f"was not found on PATH; check the spelling, or use the full path{hint}"
 
 
 # -- the streams -------------------------------------------------------------------------------------------------
 
 
 class Stdio(Protocol):
-    """The streams of one process."""
+    """A process's standard streams."""
 
     def spawn(self, command: Command) -> int:
-        """Start the process as the leader of a new group, begin to read, and return its pid. Raises OSError."""
+        """Start the process as the leader of a new group, start reading, and return its pid. Raises OSError."""
         ...
 
     async def drain(self) -> None:
-        """Read the remaining output for a limited time after the process group is dead, then `close`."""
+        """Read the remaining output once the process group is dead, for a limited time, and then `close`."""
         ...
 
     def close(self) -> None:
-        """Close every descriptor. Further calls do nothing."""
+        """Close all descriptors. Further calls do nothing."""
         ...
 
     def tail(self) -> str:
@@ -183,18 +187,19 @@ class Stdio(Protocol):
 
 @runtime_checkable
 class LineSource(Protocol):
-    """A `Stdio` that reads lines and can pass them to a listener."""
+    """A `Stdio` that reads lines and can also pass them to a listener."""
 
     def listen(self, listener: Callable[[str], object]) -> None:
-        """Call ``listener`` with each line too, from the start of the process."""
+        """Also call ``listener`` with each line, from the start of the process."""
         ...
 
 
 class Pipes:
-    """Streams without input, and with one pipe each for stdout and stderr, which are read line by line.
+    """One pipe each for stdout and stderr, which are read line by line. There is no standard input.
 
-    The process gets a new session. If ``output`` is slow, the pipe fills and slows the process down, because only the
-    current line is buffered. ``output`` receives the lines. Without it, they are logged to ``log`` at level INFO.
+    The process runs in a new session. Each line is passed to ``output``. Without ``output``, lines are logged to
+    ``log`` at level INFO. Only the current line is buffered, so if ``output`` is slow, the pipe fills up and slows the
+    process down.
 
     Raises:
         TypeError: if ``output`` is not callable or is async.
@@ -205,7 +210,7 @@ class Pipes:
         self._readers: list[Reader] = []
 
     def listen(self, listener: Callable[[str], object]) -> None:
-        """Call ``listener`` with each line too."""
+        """Also call ``listener`` with each line."""
         self._receiver.listen(listener)
 
     def spawn(self, command: Command) -> int:
@@ -229,7 +234,7 @@ class Pipes:
             reader.close()
 
     def tail(self) -> str:
-        """Return the end of stderr."""
+        """Return the last part of stderr."""
         return self._receiver.tail()
 
     def _reader(self, fd: int, stream: Stream) -> Reader:
@@ -237,11 +242,11 @@ class Pipes:
 
 
 class Inherited:
-    """The streams of this program, for a child in a new process group within our session, like a shell job.
+    """This program's own streams, for a child in a new process group within our session, like a shell job.
 
-    Use it for a child on the real terminal. The caller makes it the foreground group with ``os.tcsetpgrp``, and then
-    sends SIGCONT to the group, because it may have been stopped for using the terminal too early. At the end, the
-    caller takes the terminal back.
+    Use it for a child on the real terminal. It is up to the caller to make the child's group the foreground group with
+    ``os.tcsetpgrp``. The caller then sends SIGCONT to the group, because the child may have been stopped for using the
+    terminal too early. Once the child has exited, the caller takes the terminal back.
     """
 
     def spawn(self, command: Command) -> int:
@@ -249,10 +254,10 @@ class Inherited:
         return popen(command, process_group=0)
 
     async def drain(self) -> None:
-        """Do nothing: no stream is read."""
+        """Do nothing, because we don't read any streams."""
 
     def close(self) -> None:
-        """Do nothing: no descriptor is held."""
+        """Do nothing, because we don't own any descriptors."""
 
     def tail(self) -> str:
         """Return an empty string."""
@@ -260,7 +265,7 @@ class Inherited:
 
 
 class Reader:
-    """A reader that owns a descriptor and reads up to ``chunk`` bytes whenever it is readable.
+    """Owns a descriptor, and reads up to ``chunk`` bytes from it whenever it is readable.
 
     ``feed(b"")`` is called once, before the descriptor is closed.
     """
@@ -274,7 +279,7 @@ class Reader:
         asyncio.get_running_loop().add_reader(fd, self._read)
 
     async def drain(self, until: float) -> None:
-        """Read to the end, or until the loop time ``until`` if another process keeps the descriptor open."""
+        """Read to the end, or until the loop time ``until`` in case another process keeps the descriptor open."""
         if self._ended.is_set():
             return
         with suppress(TimeoutError):
@@ -305,7 +310,7 @@ class Reader:
         except BlockingIOError:
             return False
         except OSError:
-            # EIO means that the other end of a terminal is closed.
+            # EIO means that the other end of the terminal has been closed.
             data = b""
         if data:
             self._feed(data)
@@ -315,7 +320,7 @@ class Reader:
 
 
 def pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
-    """Return the read end, which ``ours`` closes, and the write end, which ``theirs`` closes."""
+    """Open a pipe. Return the read end, which ``ours`` closes, and the write end, which ``theirs`` closes."""
     ends = os.pipe()
     ours.callback(os.close, ends[0])
     theirs.callback(os.close, ends[1])
@@ -323,13 +328,13 @@ def pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
 
 
 def popen(command: Command, **how: Any) -> int:
-    """Start a process with `subprocess.Popen`, and return its pid. The caller watches and reaps it."""
+    """Start a process with `subprocess.Popen`, and return its pid. It's up to the caller to watch and reap it."""
     if (account := command.account) is not None:
         how |= {"user": account.uid, "group": account.gid, "extra_groups": account.groups}
     process = subprocess.Popen(  # noqa: S603  # the caller chose the command
         command.argv, env=command.env, cwd=command.cwd, pass_fds=command.inherit, **how
     )
-    # Without a return code, Popen would try to reap the process itself, and warn.
+    # Without a return code, Popen would warn about the process and try to reap it.
     process.returncode = 0
     return process.pid
 
@@ -338,7 +343,7 @@ def popen(command: Command, **how: Any) -> int:
 
 
 class Output(Protocol):
-    """A function that receives each line of output. It runs in the event loop, so it must be quick."""
+    """A function that receives each line of output. It is called in the event loop, so it must return quickly."""
 
     def __call__(self, line: str, stream: Stream, /) -> object:
         """Receive one line, without its line ending."""
@@ -346,7 +351,7 @@ class Output(Protocol):
 
 
 class Receiver:
-    """Splits the two streams into lines and passes them to ``output``, or logs them to ``log`` at level INFO.
+    """Splits stdout and stderr into lines, and passes them to ``output`` or logs them to ``log`` at level INFO.
 
     It keeps the last 4 KiB of stderr.
 
@@ -365,11 +370,11 @@ class Receiver:
         self._tail = Tail()
 
     def listen(self, listener: Callable[[str], object]) -> None:
-        """Call ``listener`` with each line too. It MUST NOT raise."""
+        """Also call ``listener`` with each line. The listener MUST NOT raise."""
         self._listener = listener
 
     def feed(self, data: bytes, stream: Stream) -> None:
-        """Process bytes from ``stream``. ``b""`` marks its end."""
+        """Process bytes from ``stream``. ``b""`` marks the end of the stream."""
         if data and stream == "stderr":
             self._tail.feed(data)
         lines = self._lines[stream]
@@ -377,17 +382,17 @@ class Receiver:
             self._give(line, stream)
 
     def tail(self) -> str:
-        """Return the end of stderr."""
+        """Return the last part of stderr."""
         return str(self._tail)
 
     def _give(self, line: str, stream: Stream) -> None:
         try:
             self._output(line, stream)
         except Exception:  # noqa: BLE001  # logged
-            # Log only the first failure, because a broken function may fail for each of a million lines.
+            # Log only the first failure, because a broken function might fail for every one of a million lines.
             if not self._has_failed:
                 self._log.exception(
-                    "the output function %r failed; the line is lost (logged once): %.200r", self._output, line
+                    "the output function %r failed, so a line was lost (logged only once): %.200r", self._output, line
                 )
             self._has_failed = True
         if self._listener is not None:
@@ -400,11 +405,11 @@ class Receiver:
 class Lines:
     """Splits a stream of bytes into lines of text without line endings.
 
-    Invalid UTF-8 is replaced. A line longer than `LIMIT` bytes is delivered in pieces.
+    Invalid UTF-8 is replaced. Lines longer than `LIMIT` bytes are delivered in pieces.
     """
 
     def __init__(self) -> None:
-        # The parts of the incomplete line. Joining them only once keeps the time for a long line linear.
+        # The pieces of the incomplete line. We join them only once, so that handling a long line takes linear time.
         self._begun: list[bytes] = []
         self._size = 0
 
@@ -472,7 +477,7 @@ class Tail:
         self._kept = b""
 
     def feed(self, data: bytes) -> None:
-        """Add ``data`` and drop the oldest bytes."""
+        """Append ``data``, dropping the oldest bytes."""
         self._kept = (self._kept + data)[-self._size :]
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
-"""`Supervisor`: a worker that keeps other workers running, by the rules of Erlang/OTP.
+"""`Supervisor`: a worker that keeps other workers running, following the rules of Erlang/OTP.
 
-This module contains the API and the ``async with`` block. `lifecycle.workers.supervision.loop` makes the decisions
-about children.
+This module contains the API and the ``async with`` block. Decisions about children are made in
+`lifecycle.workers.supervision.loop`.
 """
 
 from __future__ import annotations
@@ -34,42 +34,44 @@ __all__ = ["Supervisor"]
 
 
 class Supervisor(BaseWorker):
-    """A worker that starts, restarts and stops other workers: its children, each described by a `Spec`.
+    """A worker that starts, restarts and stops its children, which are other workers, each described by a `Spec`.
 
-    `start` starts the children in order, each when the previous one is running. If a child cannot start, the children
-    before it are stopped and the start fails. A child that ends is restarted if its spec requires it. The restart
-    waits for the child's backoff and includes the siblings that ``strategy`` selects. `stop` stops the children in
-    reverse order.
+    `start` starts the children in order, each one after the previous one is running. If a child cannot start, the
+    children already started are stopped and `start` raises. A child that ends is restarted if its spec says so. The
+    restart waits for the child's backoff and includes the siblings selected by ``strategy``. `stop` stops the children
+    in reverse order.
 
-    If the supervisor fails inside an ``async with`` block, for instance because its ``intensity`` is exceeded, the body
-    of the block is cancelled and the block raises the error, as a task group does. Leave the block in the task that
-    entered it.
+    If the supervisor fails inside an ``async with`` block, for instance because its ``intensity`` was exceeded, it
+    behaves like a task group: the body of the block is cancelled, and the block raises the error. The block must be
+    exited in the task that entered it.
 
     A child that raises `DoNotRestart` is not restarted. If a child raises `StopTree`, `SystemExit` or
     `KeyboardInterrupt`, its supervisor and all supervisors above it end as FAILED with that error.
 
     Args:
         name: The supervisor's name, used in messages and states.
-        specs: The children. `add` adds more at any time.
-        strategy: Which siblings are restarted together with a child: ``"one_for_one"``, ``"one_for_all"`` or
+        specs: The children. You can `add` more at any time.
+        strategy: Which siblings to restart along with a child: ``"one_for_one"``, ``"one_for_all"`` or
             ``"rest_for_one"``; see `Strategy`.
-        intensity: The maximum number of restarts of all children within a period. By default, restarts are unlimited.
-        on_limit: The action when ``intensity`` is exceeded. ``"escalate"`` stops the children and ends as FAILED with
-            `RestartLimitReached`. ``"pause"`` delays the restart until it is allowed again.
-        auto_shutdown: Whether to end (as FINISHED) when significant children have ended and will not be restarted; see
+        intensity: The maximum number of restarts within a period, across all children. By default, restarts are
+            unlimited.
+        on_limit: What to do when ``intensity`` is exceeded. ``"escalate"`` stops the children and ends the supervisor
+            as FAILED with `RestartLimitReached`. ``"pause"`` delays the restart until it is allowed again.
+        auto_shutdown: When to end (as FINISHED) because significant children have ended and will not be restarted; see
             `AutoShutdown`.
-        stop_order: ``"reverse"`` stops the children one after the other, ``"parallel"`` at the same time. It also
-            applies when a group is stopped before its restart.
+        stop_order: ``"reverse"`` stops the children one at a time, in reverse start order; ``"parallel"`` stops them
+            all at once. This also applies when several children are stopped to restart them together.
 
     Raises:
-        ValueError, TypeError: if a setting is invalid. Nothing has been started then.
+        ValueError, TypeError: if a setting is invalid.
     """
 
     kind: ClassVar[str] = "supervisor"
-    # Children are killed at the same time, and each has one second to end. The same holds for the children below them.
+    # All children are killed at the same time, and each gets a second to end, as do the children of nested
+    # supervisors.
     _last_wait: ClassVar[float] = 5.0
 
-    def __init__(  # part of the public API; each has a default
+    def __init__(  # public API; each option has a default
         self,
         name: str,
         *specs: Spec,
@@ -79,14 +81,14 @@ class Supervisor(BaseWorker):
         auto_shutdown: AutoShutdown | Literal["never", "any_significant", "all_significant"] = AutoShutdown.NEVER,
         stop_order: StopOrder | Literal["reverse", "parallel"] = StopOrder.REVERSE,
     ) -> None:
-        # The supervisor itself has no limit, because the grace periods of its children add up.
+        # The supervisor itself has no time limit, because its children's grace periods add up.
         super().__init__(name, stop_timeout=math.inf)
         if not isinstance(intensity, Intensity | None):
             raise TypeError(f"intensity must be an Intensity, such as Intensity(5, within=30), got {intensity!r}")
         limit_action = chosen(OnLimit, on_limit, "on_limit")
         if limit_action is OnLimit.PAUSE and intensity is not None and intensity.limit == 0:
             raise ValueError(
-                f"{name!r} would pause forever, because its intensity allows no restart; set a limit above 0"
+                f"{name!r} would pause forever, because its intensity does not allow any restarts; set a limit above 0"
             )
         self._loop = SupervisorLoop(
             self,
@@ -97,12 +99,12 @@ class Supervisor(BaseWorker):
             auto_shutdown=chosen(AutoShutdown, auto_shutdown, "auto_shutdown"),
             stop_order=chosen(StopOrder, stop_order, "stop_order"),
         )
-        # The loop of a parent supervisor attaches its own watches to these.
+        # A parent supervisor's loop attaches its own watches to these.
         self._watches = self._loop.watches
-        # The task in the `async with` block, how often it had been cancelled on entry, and whether we have cancelled it
-        # since.
+        # The task that entered the `async with` block, and how many times it had been cancelled by then.
         self._block: asyncio.Task[Any] | None = None
         self._cancelled_before = 0
+        # True once we have cancelled that task.
         self._interrupted = False
         for spec in specs:
             self._loop.register(spec)
@@ -112,7 +114,7 @@ class Supervisor(BaseWorker):
         """Return the current or last worker of the child ``name``.
 
         Raises:
-            KeyError: if no child has this name, or the child has not been started yet.
+            KeyError: if there is no child of this name, or it has not been started yet.
         """
         child = self._loop.child(name)
         if child.worker is None:
@@ -125,15 +127,16 @@ class Supervisor(BaseWorker):
     # -- changes to children -------------------------------------------------------------------------------------------
 
     async def add(self, spec: Spec) -> None:
-        """Add a child after the others, and return when it has started.
+        """Add a child after the existing ones, and return once it has started.
 
-        If the supervisor has not been started, the child is only added. If the supervisor is suspended, the child
-        starts when it is resumed. A new child replaces one of the same name that has ended and will not be restarted.
+        If the supervisor has not been started yet, the child is added but not started. If the supervisor is suspended,
+        the child starts when the supervisor is resumed. A child that has ended and will not be restarted is replaced by
+        a new child of the same name.
 
         Raises:
-            ValueError: if a different child has that name, or the spec cannot work here.
+            ValueError: if the name is already in use, or the spec cannot work in this supervisor.
             InvalidTransition: if the supervisor is stopping or has ended.
-            WorkerFailed: if the child could not start. It has not been added then.
+            WorkerFailed: if the child could not start, in which case it is not added.
         """
         if self.status in UNSTARTED:
             self._loop.register(spec)
@@ -141,7 +144,7 @@ class Supervisor(BaseWorker):
             await self._by_hand(self._loop.add, spec)
 
     async def remove(self, name: str) -> None:
-        """Stop the child ``name``, and remove it.
+        """Stop the child ``name`` and remove it.
 
         Raises:
             KeyError: if there is no such child.
@@ -154,27 +157,27 @@ class Supervisor(BaseWorker):
             await self._by_hand(self._loop.remove, name)
 
     async def restart(self, name: str) -> None:
-        """Stop the child ``name`` if it is running, start it, and return when it is running again.
+        """Stop the child ``name`` if it is running, start it, and return once it is running again.
 
-        This restart does not count against any budget, and it closes the child's circuit. If the supervisor is
-        suspended, the child starts when it is resumed. Cancelling the call only ends the wait. If the start then fails,
-        the child's restart policy applies.
+        This restart does not count towards any limit, and a child that the supervisor had given up on is supervised
+        again. If the supervisor is suspended, the child starts when the supervisor is resumed. Cancelling the call only
+        stops waiting; if the child fails to start after that, its restart policy applies.
 
         Raises:
             KeyError: if there is no such child.
             InvalidTransition: if the supervisor is not running.
-            WorkerFailed: if the child could not start, or was stopped during the start. The start is not retried.
+            WorkerFailed: if the child could not start, or was stopped while starting. The start is not retried.
         """
         self._loop.child(name)
         if self._idle:
-            raise InvalidTransition(f"{self.name!r} is {self.status}; start it before you restart a child")
+            raise InvalidTransition(f"{self.name!r} is {self.status}; start it before restarting a child")
         await self._by_hand(self._loop.restart, name)
 
     async def stop_child(self, name: str) -> None:
         """Stop the child ``name`` without removing it. Only `restart`, or a restart of its group, starts it again.
 
-        If the supervisor has not been started, the child will not start with it. If an `add` is still waiting for the
-        child's first start, the child is removed and that `add` fails.
+        If the supervisor has not been started yet, it starts without the child. If an `add` call is still waiting for
+        the child to start for the first time, the child is removed and that call raises.
 
         Raises:
             KeyError: if there is no such child.
@@ -199,10 +202,10 @@ class Supervisor(BaseWorker):
     # -- all children --------------------------------------------------------------------------------------------------
 
     async def suspend(self) -> None:
-        """Suspend all children that support it, in reverse order. Idempotent.
+        """Suspend all children that support suspension, in reverse order. Idempotent.
 
-        If a child cannot be suspended, the others are resumed. Until the supervisor is resumed, a child that ends or is
-        added is not started.
+        If a child cannot be suspended, the others are resumed. While the supervisor is suspended, no child is started
+        or restarted.
 
         Raises:
             InvalidTransition: if the supervisor is not running, or begins to stop during the call.
@@ -214,7 +217,7 @@ class Supervisor(BaseWorker):
             await self._loop.suspend(partial(self._machine.to, Status.SUSPENDED))
 
     async def resume(self) -> None:
-        """Resume the children in order, then start those whose start was delayed. Idempotent.
+        """Resume the children in order, and then start those whose start was delayed. Idempotent.
 
         Raises:
             InvalidTransition: if the supervisor is neither suspended nor running, or begins to stop during the call.
@@ -228,8 +231,8 @@ class Supervisor(BaseWorker):
         """Probe one child, or all children.
 
         Args:
-            name: The name of the child. By default, all children are probed, and the least healthy result is returned.
-                Children that have finished or were stopped do not count.
+            name: The child's name. By default, all children are probed, and the least healthy result is returned.
+                Children that have finished or been stopped are ignored.
 
         Raises:
             KeyError: if there is no such child.
@@ -242,21 +245,23 @@ class Supervisor(BaseWorker):
 
     def workers(self) -> tuple[WorkerState, ...]:
         """Return the state of each child, in start order."""
-        # `map` adds no stack frame. Nested supervisors call each other, so frames limit their depth.
+        # `map` adds no stack frame. Nested supervisors call each other, so the recursion limit restricts how deep they
+        # can be nested.
         return tuple(map(Child.state, self._loop.children.values()))
 
     def watch(self) -> Watch:
-        """Return an async iterator over a `StatusEvent` for each later change, here and in all supervisors below.
+        """Return an async iterator that yields a `StatusEvent` for each change in this and all nested supervisors.
 
-        ``router.add_source(supervisor.watch)`` sends them to a router. The topic is ``status/<name>``, or
-        ``status/<name>/<name>`` for a child of a child. The iterator ends with the supervisor.
+        Only changes from now on are included. ``router.add_source(supervisor.watch)`` sends the events to a router.
+        Their topic is ``status/<name>``, or ``status/<name>/<name>`` for a nested supervisor's child. The iterator
+        stops when the supervisor ends.
         """
         watch = self._watches.add()
         self._begin_watch()
         return watch
 
     def _begin_watch(self) -> None:
-        """Treat earlier changes as announced, here and in all supervisors below."""
+        """Treat earlier changes as already announced, in this and all nested supervisors."""
         self._watches.used = True
         for child in self._loop.children.values():
             child.announce()
@@ -286,7 +291,7 @@ class Supervisor(BaseWorker):
         else:
             self._loop.halt()
 
-    # -- the block of `async with` ---------------------------------------------------------------------------------
+    # -- the `async with` block ---------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -300,17 +305,17 @@ class Supervisor(BaseWorker):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop the children. If the supervisor failed, raise its error, unless the body raised another."""
+        """Stop the children. If the supervisor failed, raise its error, unless the body raised one of its own."""
         block, self._block = self._block, None
-        # In a different task, the cancellation must not be undone.
+        # If we are in a different task, we must not undo the cancellation.
         ours = self._interrupted and block is asyncio.current_task()
         late: asyncio.CancelledError | None = None
         left = 0
         try:
             await self.stop()
         except asyncio.CancelledError as cancelled:
-            # The first cancellation was ours. This one may come from outside, and then the children must still be
-            # stopped. Or it is ours again, passed on by a task group in the body.
+            # The first cancellation was ours. This one may come from outside, in which case the children still need to
+            # be stopped, or it may be our own, passed on by a task group in the body.
             if block is None or not ours or block.cancelling() > self._cancelled_before + 2:
                 raise
             late = cancelled
@@ -328,7 +333,7 @@ class Supervisor(BaseWorker):
             raise failure
 
     def _interrupt_block(self) -> None:
-        """Cancel the body of the block, because it must not continue without the children."""
+        """Cancel the body of the block, because it must not continue without its children."""
         if self._block is not None and not self._interrupted:
             self._interrupted = True
             self._block.cancel(f"the supervisor {self.name!r} failed")

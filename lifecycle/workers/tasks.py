@@ -1,4 +1,4 @@
-"""Workers that run an async function as a task or a plain function in a thread, and the `Gate` that suspends tasks."""
+"""Workers that run an async function as a task or a plain function in a thread, and the `Gate` for suspending tasks."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ __all__ = ["Gate", "TaskWorker", "ThreadWorker", "required_arguments"]
 class TaskWorker(BaseWorker):
     """A worker that runs an async function as a task in this event loop.
 
-    A stop cancels the task. A task cannot be killed: if it has not ended after ``stop_timeout`` seconds, it is
-    cancelled again and then abandoned, and its stack is logged. A function that takes a `Gate` can be suspended at
-    ``await gate.checkpoint()``. If the function raises `SystemExit` or `KeyboardInterrupt`, that exception is the error
-    of its `Exit`, and its supervisor ends.
+    Stopping the worker cancels the task. A task cannot be killed: if it has not finished ``stop_timeout`` seconds
+    later, it is cancelled again and then abandoned, and its stack is logged. A function that takes a `Gate` can be
+    suspended at ``await gate.checkpoint()``. If the function raises `SystemExit` or `KeyboardInterrupt`, the exception
+    is stored in the `Exit`, and the worker's supervisor ends.
 
     Args:
         name: The worker's name, used in messages and states.
-        fn: An async function that takes no arguments, or one: a `Gate`.
-        stop_timeout: Seconds that the task has to end after it is cancelled.
+        fn: An async function that takes either no arguments or a `Gate`.
+        stop_timeout: How many seconds the task has to finish after it is cancelled.
 
     Raises:
         TypeError: if ``fn`` is not such a function.
@@ -48,7 +48,7 @@ class TaskWorker(BaseWorker):
     """
 
     kind: ClassVar[str] = "task"
-    # One iteration of the loop is enough to see whether the second cancellation ended the task.
+    # A single iteration of the loop is enough to see whether the second cancellation ended the task.
     _last_wait: ClassVar[float] = 0.0
 
     def __init__(self, name: str, fn: Work, *, stop_timeout: Duration = 10.0) -> None:
@@ -63,24 +63,24 @@ class TaskWorker(BaseWorker):
         return self._gate is not None
 
     async def suspend(self) -> None:
-        """Suspend the task, and return when all of its loops are waiting at the gate. Idempotent.
+        """Suspend the task, and return once all of its loops are waiting at the gate. Idempotent.
 
-        If the call is cancelled, the task continues to run.
+        If the call is cancelled, the task keeps running.
 
         Raises:
-            InvalidTransition: if the task is not running, ends before it reaches the gate, or takes no gate.
+            InvalidTransition: if the task is not running, finishes before it reaches the gate, or does not take a gate.
         """
         if self.status is Status.SUSPENDED:
             return
         gate = self._require_gate()
         if self.status is Status.RUNNING:
             await self._closed(gate)
-        # Another call may have suspended the task in the meantime.
+        # In the meantime, a concurrent call may have suspended the task.
         if self._machine.state is not Status.SUSPENDED:
             self._machine.to(Status.SUSPENDED)
 
     async def resume(self) -> None:
-        """Open the gate, so that the task continues. Idempotent.
+        """Open the gate to let the task continue. Idempotent.
 
         Raises:
             InvalidTransition: if the task is neither suspended nor running.
@@ -102,7 +102,7 @@ class TaskWorker(BaseWorker):
             await (self._fn() if self._gate is None else self._fn(self._gate))
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001  # stored in its `End`; SystemExit would stop the loop from here
+        except BaseException as error:  # noqa: BLE001  # stored in its `End`; a SystemExit would stop the loop
             return End(error=error)
         return End()
 
@@ -114,24 +114,23 @@ class TaskWorker(BaseWorker):
         return repr(self._life) if self._task is None else _task_stack(self._task)
 
     async def _closed(self, gate: Gate) -> None:
-        """Wait until the gate is closed or the worker has ended, whichever comes first."""
+        """Close the gate. Return once it is closed, or raise if the worker ends first."""
         assert self._life is not None, "the launch sets it"
         closing: asyncio.Future[None] = asyncio.create_task(gate.suspend(), name=f"suspension of {self.name}")
         try:
             await asyncio.wait(_both(closing, self._life), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # This has no effect if the future is done.
             closing.cancel()
             await asyncio.wait({closing})
         if self._life.done():
-            raise InvalidTransition(f"{self.name!r} ended before it reached its gate")
+            raise InvalidTransition(f"{self.name!r} finished before it reached its gate")
         closing.result()
 
     def _require_gate(self) -> Gate:
         if self._gate is None:
             raise InvalidTransition(
-                f"{self.name!r} cannot be suspended, because {name_of(self._fn)} takes no gate; "
-                "let it take a Gate, and await gate.checkpoint() in its loop"
+                f"{self.name!r} cannot be suspended, because {name_of(self._fn)} does not take a gate; "
+                "add a Gate parameter, and await gate.checkpoint() in its loop"
             )
         return self._gate
 
@@ -139,15 +138,15 @@ class TaskWorker(BaseWorker):
 class ThreadWorker(BaseWorker):
     """A worker that runs a blocking function in a thread.
 
-    A stop sets the event that the function receives as its argument. The function should wait with
-    ``stop.wait(seconds)``, and check ``stop.is_set()`` wherever it can end. A thread cannot be killed: if it is still
-    running after ``stop_timeout`` seconds, it is abandoned, and its stack is logged. An abandoned thread does not delay
-    the end of the program.
+    Stopping the worker sets the event that the function receives as its argument. The function should use
+    ``stop.wait(seconds)`` to sleep, and check ``stop.is_set()`` wherever it can safely return. A thread cannot be
+    killed: if it is still running ``stop_timeout`` seconds later, it is abandoned, and its stack is logged. An
+    abandoned thread does not keep the program from exiting.
 
     Args:
         name: The worker's name, used in messages and states.
         fn: A plain function that takes one argument, a `threading.Event`.
-        stop_timeout: Seconds that the thread has to end after the event is set.
+        stop_timeout: How many seconds the thread has to finish after the event is set.
 
     Raises:
         TypeError: if ``fn`` is not such a function.
@@ -155,7 +154,7 @@ class ThreadWorker(BaseWorker):
     """
 
     kind: ClassVar[str] = "thread"
-    # Waiting is useless, because a thread cannot be forced to end.
+    # There is no point in waiting, because a thread cannot be forced to end.
     _last_wait: ClassVar[float] = 0.0
 
     def __init__(self, name: str, fn: Callable[[threading.Event], object], *, stop_timeout: Duration = 10.0) -> None:
@@ -172,7 +171,7 @@ class ThreadWorker(BaseWorker):
 
         def run() -> None:
             end = context.run(self._work)
-            # If the loop has been closed, no caller is waiting.
+            # If the loop has been closed, there is no caller left to notify.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(_settle, life, end)
 
@@ -189,7 +188,7 @@ class ThreadWorker(BaseWorker):
             return End(error=error)
         return End()
 
-    def _terminate(self, *, force: bool) -> None:  # noqa: ARG002  # a thread cannot be forced
+    def _terminate(self, *, force: bool) -> None:  # noqa: ARG002  # a thread cannot be forced to end
         self._stop_asked.set()
 
     def _stack_text(self) -> str:
@@ -197,9 +196,9 @@ class ThreadWorker(BaseWorker):
 
 
 class Gate:
-    """Suspends loops at a point that their code chooses. They keep their state in memory.
+    """Suspends loops at points that their own code chooses, without losing their state.
 
-    A loop belongs to the gate from its first `checkpoint` until its task ends. Several loops may share a gate::
+    A loop belongs to the gate from its first `checkpoint` until its task finishes. Several loops can share a gate::
 
         async def count(gate: Gate) -> None:
             while True:
@@ -210,12 +209,13 @@ class Gate:
     def __init__(self) -> None:
         self._open = asyncio.Event()
         self._open.set()
-        # The tasks that have reached the gate and have not ended, and those of them that are waiting there now.
+        # All tasks that have reached the gate and have not finished yet.
         self._loops: set[asyncio.Task[Any]] = set()
+        # Those that are waiting at the gate now.
         self._held: set[asyncio.Task[Any]] = set()
-        # True once a loop has arrived. Until then, it is unknown whether all loops are waiting.
+        # True once a loop has arrived. Before that, we cannot tell whether all loops are waiting.
         self._known = False
-        # Set when a caller that waits for all loops must check again.
+        # Set to make callers waiting for all loops check again.
         self._moved = asyncio.Event()
         self._waiting = 0
 
@@ -228,28 +228,28 @@ class Gate:
         return not self._open.is_set() and self._known and self._loops <= self._held
 
     async def checkpoint(self) -> None:
-        """Wait while the gate is closed. Cancelling the task ends the wait."""
+        """Wait while the gate is closed. Cancelling the task interrupts the wait."""
         task = asyncio.current_task()
         assert task is not None, "every coroutine runs in a task"
         if task not in self._loops:
             self._enrol(task)
         if self._open.is_set():
-            # Give other tasks a chance to close the gate, because a loop may await nothing else.
+            # Give other tasks a chance to close the gate, in case the loop does not await anything else.
             await asyncio.sleep(0)
         while not self._open.is_set():
             await self._stay(task)
 
     async def suspend(self, timeout: Duration | None = None) -> None:
-        """Close the gate, and return when every loop has either reached it or ended.
+        """Close the gate, and return once every loop has either reached it or finished.
 
-        If the call is cancelled or times out, the gate opens again, unless another call has closed it too.
+        If the call is cancelled or times out, the gate opens again, unless a concurrent call is also keeping it closed.
 
         Args:
-            timeout: Seconds to wait for the loops. By default, there is no limit.
+            timeout: Seconds to wait for the loops. By default, wait indefinitely.
 
         Raises:
             TimeoutError: if a loop does not reach the gate in time.
-            InvalidTransition: if the gate is resumed before then.
+            InvalidTransition: if the gate is resumed during the wait.
         """
         limit = in_seconds_or_none("timeout", timeout, least=0)
         self._open.clear()
@@ -265,8 +265,8 @@ class Gate:
             self._waiting -= 1
 
     def resume(self) -> None:
-        """Open the gate, so that every loop continues. Idempotent."""
-        # All waiting loops continue. The next suspension waits until they reach the gate again.
+        """Open the gate to let all loops continue. Idempotent."""
+        # All waiting loops continue, so the next suspension has to wait for them to reach the gate again.
         self._held.clear()
         self._open.set()
         self._moved.set()
@@ -276,7 +276,7 @@ class Gate:
             self._moved.clear()
             await self._moved.wait()
             if self._open.is_set():
-                raise InvalidTransition("the gate was resumed before every loop had reached it; suspend it again")
+                raise InvalidTransition("the gate was resumed before all loops had reached it; call suspend() again")
 
     async def _stay(self, task: asyncio.Task[Any]) -> None:
         self._held.add(task)
@@ -302,12 +302,12 @@ def _both(*futures: asyncio.Future[Any]) -> tuple[asyncio.Future[Any], ...]:
 
 def _takes_gate(name: str, fn: Any) -> bool:
     if not callable(fn) or not is_async(fn):
-        raise TypeError(f"{name!r} needs an async function that takes no argument or a Gate, got {fn!r}")
+        raise TypeError(f"{name!r} requires an async function that takes either no arguments or a Gate, got {fn!r}")
     count = required_arguments(fn)
     if count not in (0, 1):
         raise TypeError(
-            f"{name!r} cannot call {name_of(fn)}: it must take no argument or only a Gate "
-            "(bind other arguments with functools.partial)"
+            f"{name!r} cannot call {name_of(fn)}: it must take either no arguments or only a Gate "
+            "(use functools.partial to bind other arguments)"
         )
     return count == 1
 
@@ -320,33 +320,36 @@ def _settle(life: asyncio.Future[End], end: End) -> None:
 def _check(name: str, fn: Any) -> None:
     if not callable(fn) or is_async(fn):
         raise TypeError(
-            f"{name!r} needs a plain function that takes a threading.Event, got {fn!r} "
-            "(TaskWorker runs async functions)"
+            f"{name!r} requires a plain function that takes a threading.Event, got {fn!r} "
+            "(for an async function, use TaskWorker)"
         )
     if not _takes_one(fn):
         raise TypeError(
-            f"{name!r} cannot call {name_of(fn)}: it must take one argument, a threading.Event that requests its stop "
-            "(bind other arguments with functools.partial)"
+            f"{name!r} cannot call {name_of(fn)}: it must take one argument, a threading.Event that is set to stop it "
+            "(use functools.partial to bind other arguments)"
         )
 
 
-# -- arguments of functions ---------------------------------------------------------------------------------
+# -- function signatures ---------------------------------------------------------------------------------
 
 
 def _takes_one(fn: Callable[..., Any]) -> bool:
-    """Return whether ``fn`` accepts one positional argument, as far as its signature shows."""
+    """Return whether ``fn`` accepts one positional argument, as far as we can tell from its signature."""
     try:
         inspect.signature(fn).bind(None)
     except TypeError:
         return False
     except ValueError:
-        # Some C functions have no signature.
+        # Some C functions have no signature. Give them the benefit of the doubt.
         return True
     return True
 
 
 def required_arguments(fn: Callable[..., Any]) -> int | None:
-    """Return the number of required positional arguments, or None if ``fn`` requires keywords or has no signature."""
+    """Return how many positional arguments ``fn`` requires.
+
+    Return None if it requires keyword arguments or has no signature.
+    """
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):
@@ -360,11 +363,11 @@ def required_arguments(fn: Callable[..., Any]) -> int | None:
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-# -- stacks of tasks and threads that do not end ----------------------------------------------------------------
+# -- stacks of tasks and threads that refuse to finish ----------------------------------------------------------------
 
 
 def _task_stack(task: asyncio.Task[Any]) -> str:
-    """Return the stack of ``task``, outermost call first, including the awaitables that it is waiting for."""
+    """Return the stack of ``task``, outermost call first, including the awaitables it is waiting for."""
     lines: list[str] = []
     awaited: Any = task.get_coro()
     while awaited is not None:

@@ -247,7 +247,7 @@ async def test_a_stop_at_once_leaves_no_container(engine: Engine) -> None:
     starting = asyncio.create_task(worker.start())
     await asyncio.sleep(0)
     await worker.stop(LIMIT)
-    with pytest.raises(WorkerFailed, match="was stopped while it started"):
+    with pytest.raises(WorkerFailed, match="was stopped while starting"):
         await starting
     assert worker.status is Status.STOPPED
     assert await containers(engine) == []

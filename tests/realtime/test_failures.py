@@ -81,7 +81,7 @@ def ended(here: Path, *argv: str, **env: str) -> subprocess.CompletedProcess[str
         ("listen", "program: [Errno 98] error while attempting to bind on address"),
         ("source", "program: SourceFailed: source 'webhook 127.0.0.1:"),
         ("environment", "program: the environment variable NOT_SET is not set"),
-        ("supervisor", "program: RestartLimitReached: 'app' gives up: more than 0 restarts within 1 s"),
+        ("supervisor", "program: RestartLimitReached: 'app' gave up after more than 0 restarts within 1 s"),
         ("process", "program: WorkerFailed: 'app' cannot start: the command 'no-such-command' was not found"),
     ],
 )

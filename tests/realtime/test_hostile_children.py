@@ -101,7 +101,7 @@ async def test_a_command_that_fails_to_start_is_retried_until_it_starts(
         messages = {
             "not found": "does not exist",
             "not executable": "is not executable",
-            "cwd missing": "cannot be entered",
+            "cwd missing": "cannot enter",
         }
         assert caplog.text.count(messages[fault]) >= 2
         if fault == "not executable":

@@ -203,7 +203,7 @@ async def test_a_process_that_keeps_the_terminal_open_does_not_delay_the_end() -
         (["no-such-program"], ".", "the command 'no-such-program' was not found on PATH"),
         (["/no/such/program"], None, "the command '/no/such/program' does not exist"),
         (["./plain"], ".", "the command './plain' is not executable"),
-        (["sleep", "1"], "missing", "cwd='.*missing' cannot be entered"),
+        (["sleep", "1"], "missing", "cannot enter cwd='.*missing'"),
     ],
 )
 async def test_an_error_at_the_start_names_the_wrong_part_of_the_command(

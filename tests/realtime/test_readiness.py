@@ -75,7 +75,7 @@ async def test_a_stop_while_it_is_waited_for_ends_the_worker(way: str, port: int
     await until(lambda: worker.state().pid is not None)
     async with asyncio.timeout(LIMIT):
         await worker.stop()
-        with pytest.raises(WorkerFailed, match="was stopped while it started"):
+        with pytest.raises(WorkerFailed, match="was stopped while starting"):
             await start
     assert worker.status == "stopped"
 

@@ -184,7 +184,7 @@ def test_a_supervisor_is_a_main_and_its_exhaustion_the_error_of_the_program() ->
         run(Supervisor("app", Spec("a", crash, backoff=Backoff(initial=0)), intensity=Intensity(2, 5)))
     """)
     assert ran.returncode == 1
-    assert "RestartLimitReached: 'app' gives up: more than 2 restarts within 5 s" in ran.stderr
+    assert "RestartLimitReached: 'app' gave up after more than 2 restarts within 5 s" in ran.stderr
     assert "ValueError: boom" in ran.stderr
 
 

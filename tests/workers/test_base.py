@@ -192,7 +192,7 @@ async def test_stop_while_starting_ends_the_start(clock: Clock, phase: str) -> N
 
     assert exit_.status is Status.STOPPED
     assert worker.asked == ([] if phase == "launch" else [False])
-    with pytest.raises(WorkerFailed, match="was stopped while it started"):
+    with pytest.raises(WorkerFailed, match="was stopped while starting"):
         await start
 
 
@@ -325,7 +325,7 @@ async def test_environment_can_be_set_until_the_start(clock: Clock) -> None:
     worker = FakeWorker()
     worker.set_env("A", "1")
     async with worker:
-        with pytest.raises(InvalidTransition, match="'fake' is running; set 'B' in its environment before start"):
+        with pytest.raises(InvalidTransition, match="'fake' is running; set 'B' in its environment before calling"):
             worker.set_env("B", "2")
 
 

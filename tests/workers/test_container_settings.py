@@ -23,7 +23,7 @@ async def listen(line: str, stream: str) -> None:
         ("", {}, ValueError, "'app' has no image"),
         ("a", {"command": "sleep 1"}, TypeError, "command of 'app' must be a list of strings, got 'sleep 1'"),
         ("a", {"command": ["sleep", 1]}, TypeError, "must be a list of strings"),
-        ("a", {"env": {"A=B": "1"}}, ValueError, "of an environment variable must not be empty"),
+        ("a", {"env": {"A=B": "1"}}, ValueError, "an environment variable's name must not be empty"),
         ("a", {"engine": "var/run/docker.sock"}, ValueError, "engine must be .*, got 'var/run/docker.sock'"),
         ("a", {"engine": "unix://"}, ValueError, "engine must be .*, got 'unix://'"),
         ("a", {"engine": "ssh://host"}, ValueError, "such as 'unix:///path/of/its.sock' or 'tcp://host:port'"),

@@ -26,13 +26,13 @@ async def listen(line: str, stream: str) -> None:
     ("argv", "how", "error", "message"),
     [
         ((), {}, ValueError, "'app' has no command"),
-        (("",), {}, ValueError, "must begin with a program and must not contain NUL"),
-        (("a\0b",), {}, ValueError, "must begin with a program and must not contain NUL"),
+        (("",), {}, ValueError, "must start with a program and must not contain NUL"),
+        (("a\0b",), {}, ValueError, "must start with a program and must not contain NUL"),
         ((["python", "app.py"],), {}, TypeError, "must consist of strings and paths"),
         ((1,), {}, TypeError, "must consist of strings and paths"),
-        (("a",), {"stop_signal": 0}, ValueError, "stop_signal must be a signal.*, got 0"),
-        (("a",), {"stop_signal": 1000}, ValueError, "stop_signal must be a signal.*, got 1000"),
-        (("a",), {"env": {"A=B": "1"}}, ValueError, "of an environment variable must not be empty"),
+        (("a",), {"stop_signal": 0}, ValueError, "stop_signal must be a valid signal.*, got 0"),
+        (("a",), {"stop_signal": 1000}, ValueError, "stop_signal must be a valid signal.*, got 1000"),
+        (("a",), {"env": {"A=B": "1"}}, ValueError, "an environment variable's name must not be empty"),
         (("a",), {"env": {"A": 1}}, TypeError, "environment variables must be strings.*got 'A': 1"),
         (("a",), {"output": 3}, TypeError, "output must be a plain function"),
         (("a",), {"output": listen}, TypeError, "output must be a plain function"),
@@ -52,7 +52,12 @@ async def listen(line: str, stream: str) -> None:
         (("a",), {"ready": "port: 80"}, ValueError, "from 1 to 65535"),
         (("a",), {"ready": "line:"}, ValueError, "the expression is empty"),
         (("a",), {"ready": "line:("}, ValueError, "not a regular expression: missing \\), unterminated subpattern"),
-        (("a",), {"ready": "line:x", "stdio": Inherited()}, ValueError, "'line:x' of 'app' needs the lines"),
+        (
+            ("a",),
+            {"ready": "line:x", "stdio": Inherited()},
+            ValueError,
+            "'app' has ready='line:x', which requires lines",
+        ),
         (("a",), {"ready": "http://"}, ValueError, "a URL must have a host"),
         (("a",), {"ready": "http://a b/"}, ValueError, "and no spaces"),
         (("a",), {"ready": "http://a:99999/"}, ValueError, "Port out of range"),
@@ -73,7 +78,7 @@ def test_settings_that_cannot_work_are_refused(
 def test_another_user_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 65534)
     ProcessWorker("app", "a", user=65534)
-    with pytest.raises(ValueError, match="user='root' of 'app' needs root, and this program runs as user 65534"):
+    with pytest.raises(ValueError, match="user='root' of 'app' requires root, but this program runs as user 65534"):
         ProcessWorker("app", "a", user="root")
 
 
@@ -101,7 +106,7 @@ async def _serve() -> None: ...
 )
 def test_a_spec_of_a_process_needs_a_list_of_arguments(setting: dict[str, Any]) -> None:
     [name] = setting
-    with pytest.raises(ValueError, match=f"{name} of 'db' requires a list of arguments as the child; pass"):
+    with pytest.raises(ValueError, match=f"'db': {name} is only allowed for a list of arguments"):
         Spec("db", _serve, **setting)
     spec = Spec("db", ["postgres"], **setting)
     assert isinstance(spec.make(), ProcessWorker)

@@ -59,7 +59,9 @@ def test_an_exceeded_budget_names_the_last_child_and_its_errors() -> None:
     budget.spend(0, "old", ValueError("long ago"))
     budget.spend(100, "a", ValueError("first"))
 
-    with pytest.raises(RestartLimitReached, match=r"'s' gives up: more than 1 restart within 5 s, the last of 'b': se"):
+    with pytest.raises(
+        RestartLimitReached, match=r"'s' gave up after more than 1 restart within 5 s, most recently of 'b': se"
+    ):
         budget.spend(101, "b", ValueError("second"))
     assert _last_of(budget, at=102) == ["second", "third"]
 
@@ -193,10 +195,10 @@ async def test_log_has_the_failure_of_a_child_that_is_never_restarted(
         await clock.settle()
 
     of_job, of_process = caplog.records
-    assert of_job.getMessage() == "'job' has failed and is not started again: no such row"
+    assert of_job.getMessage() == "'job' failed and will not be restarted: no such row"
     assert of_job.exc_info is not None
     assert [frame.name for frame in traceback.extract_tb(of_job.exc_info[2])][-1] == "job"
-    assert of_process.getMessage() == "'process' has failed and is not started again: 'process' exited with status 3"
+    assert of_process.getMessage() == "'process' failed and will not be restarted: 'process' exited with status 3"
     assert not of_process.exc_info
     assert {record.levelname for record in caplog.records} == {"ERROR"}
 
@@ -214,5 +216,5 @@ async def test_restart_after_a_resume_is_logged_with_its_reason(
     await supervisor.resume()
 
     error = (await supervisor.wait()).error
-    assert str(error).endswith("the last of 'a': no memory")
+    assert str(error).endswith("most recently of 'a': no memory")
     assert "'a' is started again in 0.0 s: no disk" in caplog.text

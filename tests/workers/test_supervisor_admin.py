@@ -52,7 +52,7 @@ async def test_a_child_added_during_the_start_comes_last(clock: Clock, fakes: Fa
     await clock.advance(1)
     assert statuses(supervisor) == {"a": "running", "b": "starting", "c": "created"}
     await supervisor.stop()
-    with pytest.raises(WorkerFailed, match="'c' was stopped before it had started"):
+    with pytest.raises(WorkerFailed, match="'c' was stopped before it finished starting"):
         await add
     await asyncio.wait({start})
     assert start.exception()
@@ -195,7 +195,7 @@ async def test_a_factory_that_ignores_cancellation_leaves_no_worker_after_the_re
         add = asyncio.create_task(supervisor.add(Spec("a", lambda: make())))  # noqa: PLW0108  # an async function would be a task
         await clock.settle()
         await supervisor.remove("a")
-        with pytest.raises(WorkerFailed, match="'a' was stopped before it had started"):
+        with pytest.raises(WorkerFailed, match="'a' was stopped before it finished starting"):
             await add
         assert [worker.status for worker in late] == ["created"]
         assert supervisor.workers() == ()
@@ -226,7 +226,7 @@ async def test_a_restart_overtakes_a_start_that_hangs(clock: Clock, fakes: Fakes
         await clock.advance(1)
         fakes.hangs = set()
         await supervisor.restart("a")
-        with pytest.raises(WorkerFailed, match="'a' was stopped before it had started"):
+        with pytest.raises(WorkerFailed, match="'a' was stopped before it finished starting"):
             await first
         assert statuses(supervisor) == {"a": "running"}
 
@@ -307,7 +307,7 @@ async def test_an_add_that_stop_child_interrupts_fails_and_leaves_no_child(clock
         adding = asyncio.create_task(supervisor.add(fakes.spec("b")))
         await clock.advance(1)
         await supervisor.stop_child("b")
-        with pytest.raises(WorkerFailed, match="'b' was stopped before it had started"):
+        with pytest.raises(WorkerFailed, match="'b' was stopped before it finished starting"):
             await adding
         assert statuses(supervisor) == {"a": "running"}
         fakes.hangs = set()
@@ -621,21 +621,21 @@ async def two(a: int, b: int) -> None: ...
         ({"child": Supervisor("x")}, "not a worker, which runs only once"),
         ({"child": []}, "has no command"),
         ({"child": ["sleep", 1]}, "must consist of strings and paths"),
-        ({"child": two}, "no argument or only a Gate"),
+        ({"child": two}, "no arguments or only a Gate"),
         ({"child": lambda a: a}, "must not require arguments"),
         ({"restart": "sometimes"}, "restart must be one of 'always', 'on_failure', 'never', got 'sometimes'"),
         ({"backoff": 3}, "must be a Backoff"),
         ({"significant": True}, "is significant but always restarted"),
-        ({"ready": "port:80"}, "requires a list of arguments"),
+        ({"ready": "port:80"}, "only allowed for a list of arguments"),
         ({"child": ["sleep", "1"], "ready": "port:x"}, "port:x"),
-        ({"failures": 0}, "failures of 'a' must be 1 or more, got 0"),
-        ({"probe": "port:x"}, "probe of 'a' must be .*, got 'port:x' .N must be a number from 1 to 65535"),
+        ({"failures": 0}, "'a': failures must be 1 or more, got 0"),
+        ({"probe": "port:x"}, "'a': probe must be .*, got 'port:x' .N must be a number from 1 to 65535"),
         ({"probe": "line:x"}, "must be 'port:N', 'http://…', 'https://…' or 'cmd:COMMAND', got 'line:x' .unknown kind"),
         ({"probe": "cmd: "}, "the command is empty or contains NUL"),
         ({"probe": "cmd:echo 'a"}, "No closing quotation"),
         ({"first_start": "later"}, "first_start must be one of 'fail', 'retry', got 'later'"),
-        ({"restart_unhealthy": True}, "needs probe_interval"),
-        ({"restart_unhealthy": True, "probe_interval": 1, "restart": "never"}, "contradicts restart='never'"),
+        ({"restart_unhealthy": True}, "requires probe or probe_interval"),
+        ({"restart_unhealthy": True, "probe_interval": 1, "restart": "never"}, "conflicts with restart='never'"),
     ],
 )
 async def test_a_spec_that_cannot_work_is_refused_before_anything_starts(
@@ -646,7 +646,7 @@ async def test_a_spec_that_cannot_work_is_refused_before_anything_starts(
 
 
 async def test_a_coroutine_is_refused_as_a_child() -> None:
-    with pytest.raises(TypeError, match="is a coroutine; give the function itself"):
+    with pytest.raises(TypeError, match="is a coroutine; pass the function itself"):
         Spec("a", nothing())  # type: ignore[arg-type]  # the point of the test
 
 
@@ -684,7 +684,7 @@ async def test_a_manual_start_ended_by_a_group_restart_raises(clock: Clock, fake
         add = asyncio.create_task(supervisor.add(fakes.spec("once", restart="never")))
         await clock.settle()
         fakes.crash("a")
-        with pytest.raises(WorkerFailed, match="'once' was stopped before it had started"):
+        with pytest.raises(WorkerFailed, match="'once' was stopped before it finished starting"):
             await add
         await clock.settle()
         assert statuses(supervisor) == {"a": "running"}

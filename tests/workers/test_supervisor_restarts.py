@@ -139,7 +139,7 @@ async def test_a_stop_while_it_starts_interrupts_a_start_that_hangs(clock: Clock
     await clock.advance(5)
     assert statuses(supervisor) == {"a": "running", "b": "starting", "c": "created"}
     await supervisor.stop()
-    with pytest.raises(WorkerFailed, match="was stopped while it started"):
+    with pytest.raises(WorkerFailed, match="was stopped while starting"):
         await start
     assert (supervisor.status, clock.time()) == ("stopped", 5)
     assert fakes.take_log() == ["a up", "b hangs", "a down"]
@@ -173,7 +173,7 @@ async def test_a_removal_interrupts_a_hanging_factory_and_delays_no_other_child(
         await clock.advance(100)
         assert statuses(supervisor) == {"a": "starting", "b": "running"}
         await supervisor.remove("a")
-        with pytest.raises(WorkerFailed, match="'a' was stopped before it had started"):
+        with pytest.raises(WorkerFailed, match="'a' was stopped before it finished starting"):
             await again
         assert (statuses(supervisor), clock.time()) == ({"b": "running"}, 100)
 
@@ -401,7 +401,7 @@ async def test_an_exceeded_budget_ends_the_supervisor_with_the_last_errors(clock
     exit_ = await supervisor.wait()
     assert exit_.status is Status.FAILED
     assert isinstance(exit_.error, RestartLimitReached)
-    assert "'s' gives up: more than 2 restarts within 60 s" in str(exit_.error)
+    assert "'s' gave up after more than 2 restarts within 60 s" in str(exit_.error)
     group = exit_.error.__cause__
     assert isinstance(group, ExceptionGroup)
     assert [str(each) for each in group.exceptions] == ["one", "'a' finished, and has to run", "three"]
@@ -415,7 +415,9 @@ async def test_an_exceeded_budget_is_logged_announced_and_cancels_the_block(
     hooks.worker_failed.connect(receiver := lambda sender, **what: failed.append((sender, what)))
     supervisor = Supervisor("s", *fakes.specs("a b"), intensity=Intensity(1, 10))
     cleaned_up = False
-    with pytest.raises(RestartLimitReached, match="'s' gives up: more than 1 restart within 10 s, the last of 'a'"):
+    with pytest.raises(
+        RestartLimitReached, match="'s' gave up after more than 1 restart within 10 s, most recently of 'a'"
+    ):
         async with supervisor:
             await crash_at(clock, fakes, 0)
             fakes.ignores_stop = {"b"}
@@ -428,8 +430,8 @@ async def test_an_exceeded_budget_is_logged_announced_and_cancels_the_block(
     hooks.worker_failed.disconnect(receiver)
     assert cleaned_up
     assert statuses(supervisor) == {"a": "failed", "b": "killed"}
-    logged = [(each.levelname, each.getMessage()) for each in caplog.records if "gives up" in each.getMessage()]
-    assert logged == [("ERROR", "'s' gives up: more than 1 restart within 10 s, the last of 'a': a broke")]
+    logged = [(each.levelname, each.getMessage()) for each in caplog.records if "gave up" in each.getMessage()]
+    assert logged == [("ERROR", "'s' gave up after more than 1 restart within 10 s, most recently of 'a': a broke")]
     assert failed[-1] == (supervisor, {"worker": supervisor, "exit": await supervisor.wait()})
     task = asyncio.current_task()
     assert task is not None

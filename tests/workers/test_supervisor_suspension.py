@@ -382,7 +382,7 @@ async def test_restarts_of_unhealthy_children_count_in_the_budget_and_are_among_
     supervisor = Supervisor("s", spec, intensity=Intensity(0, 60))
     await supervisor.start()
     ended = await supervisor.wait()
-    assert "'s' gives up" in str(ended.error)
+    assert "'s' gave up" in str(ended.error)
     assert "'a' was unhealthy 1 times in a row: no disk" in str(ended.error)
 
 

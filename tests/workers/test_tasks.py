@@ -238,7 +238,7 @@ async def test_suspend_fails_if_the_task_ends_before_its_gate(clock: Clock) -> N
 
     worker = TaskWorker("short", short)
     await worker.start()
-    with pytest.raises(InvalidTransition, match="'short' ended before it reached its gate"):
+    with pytest.raises(InvalidTransition, match="'short' finished before it reached its gate"):
         await worker.suspend()
     assert (await worker.wait()).status is Status.FINISHED
 
@@ -246,7 +246,7 @@ async def test_suspend_fails_if_the_task_ends_before_its_gate(clock: Clock) -> N
 async def test_without_a_gate_it_cannot_be_suspended(clock: Clock) -> None:
     async with TaskWorker("w", forever) as worker:
         assert not worker.suspendable
-        with pytest.raises(InvalidTransition, match="takes no gate"):
+        with pytest.raises(InvalidTransition, match="does not take a gate"):
             await worker.suspend()
         assert worker.status == "running"
 
@@ -268,10 +268,10 @@ def plain() -> None: ...
 @pytest.mark.parametrize(
     ("fn", "message"),
     [
-        (plain, "needs an async function"),
-        (None, "needs an async function"),
-        (two, "must take no argument or only a Gate"),
-        (keyword, "must take no argument or only a Gate"),
+        (plain, "requires an async function"),
+        (None, "requires an async function"),
+        (two, "must take either no arguments or only a Gate"),
+        (keyword, "must take either no arguments or only a Gate"),
     ],
 )
 async def test_functions_that_it_cannot_call_are_refused(fn: Any, message: str) -> None:
@@ -373,7 +373,7 @@ async def test_a_resume_overtakes_a_suspension(clock: Clock) -> None:
     suspension = asyncio.create_task(gate.suspend())
     await clock.advance(1)
     gate.resume()
-    with pytest.raises(InvalidTransition, match="resumed before every loop had reached it"):
+    with pytest.raises(InvalidTransition, match="resumed before all loops had reached it"):
         await suspension
     task.cancel()
 
@@ -475,7 +475,7 @@ def nothing() -> None: ...
 
 @pytest.mark.parametrize(
     ("fn", "message"),
-    [(asynchronous, "needs a plain function"), ("x", "needs a plain function"), (nothing, "one argument")],
+    [(asynchronous, "requires a plain function"), ("x", "requires a plain function"), (nothing, "one argument")],
 )
 async def test_functions_that_a_thread_cannot_call_are_refused(fn: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):

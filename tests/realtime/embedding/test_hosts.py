@@ -140,7 +140,7 @@ def test_main_that_fails_ends_the_host(kind: str, code: int, start: Callable[...
     host.ask("/mail/nobody", "POST")
     assert host.exit_code() == code
     [line] = [line for line in host.program.text.splitlines() if "this process" in line]
-    assert line.startswith("app failed: 'app' gives up: more than 0 restarts within 1 s, the last of 'poll'")
+    assert line.startswith("app failed: 'app' gave up after more than 0 restarts within 1 s, most recently of 'poll'")
     assert host.program.text.count("closed") == 1
 
 

@@ -100,7 +100,7 @@ async def test_p23_a_stop_is_legal_at_any_time(tmp_path: Path) -> None:
     await until(lambda: [pid for pid in pids(opening) if pid])
     seen = pids(opening)
     await opening.stop()
-    with pytest.raises(WorkerFailed, match="was stopped while it started"):
+    with pytest.raises(WorkerFailed, match="was stopped while starting"):
         await start
     assert all(map(gone, seen))
 

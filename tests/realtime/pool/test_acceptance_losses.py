@@ -141,7 +141,7 @@ async def test_p11_processes_of_a_dead_worker_are_killed(tmp_path: Path) -> None
 async def test_p17_a_target_that_fails_is_retried_within_the_intensity(tmp_path: Path) -> None:
     """The pool fails to start with the target's error, including its message and traceback."""
     pool = pool_of("Flawed", init=[str(tmp_path / "tries")], intensity=Intensity(3, 30.0))
-    with pytest.raises(PoolFailed, match="gives up: more than 3 restarts within 30 s") as caught:
+    with pytest.raises(PoolFailed, match="gave up after more than 3 restarts within 30 s") as caught:
         await pool.start()
     assert (tmp_path / "tries").read_text() == "xxxx"
     assert isinstance(caught.value, WorkerFailed)

@@ -153,7 +153,7 @@ async def test_a_worker_drained_before_its_start_just_ends(tmp_path: Path) -> No
 
     hooks.pool_recovered.connect(stop, sender=pool)
     try:
-        with pytest.raises(WorkerFailed, match="was stopped while it started"):
+        with pytest.raises(WorkerFailed, match="was stopped while starting"):
             await pool.start()
         assert (await pool.wait()).status is Status.STOPPED
     finally:

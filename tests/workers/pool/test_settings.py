@@ -83,7 +83,7 @@ def test_an_unknown_session_mode_is_refused(mode: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "why"),
     [
-        ({"env": {"A=B": "1"}}, ValueError, "'A=B' of an environment variable must not"),
+        ({"env": {"A=B": "1"}}, ValueError, "an environment variable's name must not"),
         ({"env": {"PORT": 8000}}, TypeError, "must be strings, such as"),
         ({"env": {"A": "\0"}}, ValueError, "NUL"),
         ({"cwd": 3}, TypeError, r"Process.cwd must be a path, got 3"),
@@ -268,7 +268,7 @@ def test_workers_search_the_same_paths_for_modules_as_this_program(monkeypatch: 
         ("models:make.<locals>.inner", "move it to the top level of a module"),
         ([], "has no command"),
         ([1], "must consist of strings and paths"),
-        ([""], "must begin with a program"),
+        ([""], "must start with a program"),
         (None, "cannot be run"),
         (b"models:Model", "cannot be run"),
         ({"models:Model"}, "cannot be run"),
