@@ -212,7 +212,7 @@ async def test_main_that_fails_stops_the_host_and_is_raised_at_the_end(
             await host.stopping.wait()
             assert not life.health().live
     assert host.asked == 1
-    assert any(record.message.startswith("app failed: 'app' gives up") for record in caplog.records)
+    assert any(record.message.startswith("app failed: 'app' gave up") for record in caplog.records)
 
 
 async def test_supervisor_that_gives_up_in_the_block_stops_the_host(clock: Clock, host: Host) -> None:

@@ -149,7 +149,7 @@ def test_supervisor_that_gives_up_in_a_block_ends_the_host(kind: str, start: Cal
     host = start(kind, MODE="block")
     host.ask("/mail/nobody", "POST")
     assert host.exit_code() != 0
-    assert "worker 'app' failed: 'app' gives up" in host.program.text
+    assert "worker 'app' failed: 'app' gave up" in host.program.text
     assert host.program.text.count("closed") == 1
 
 
