@@ -2,7 +2,7 @@
 
 `Worker` is the interface that a supervisor needs, and `BaseWorker` is the usual way to implement it. A worker does not
 restart itself: restarts and backoff are its supervisor's job. This module also checks the settings shared by all kinds
-of workers, and contains the `Handover` that tells a restarted child about its previous run.
+of workers, and contains the `Handover` that passes information about the previous run to a restarted child.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class BaseWorker:
 
     Args:
         name: The worker's name, used in messages and states.
-        stop_timeout: How many seconds the worker has to end after it is asked to stop. After that, it is killed.
+        stop_timeout: Seconds to wait after a stop request before killing the worker.
 
     Raises:
         TypeError: if the name is not a string, or the timeout is not a number.

@@ -75,7 +75,7 @@ class Restart(_Choice):
 
 
 class FirstStart(_Choice):
-    """What a supervisor does if a child cannot start while the supervisor itself is starting."""
+    """How a supervisor reacts if a child cannot start while the supervisor itself is starting."""
 
     #: The supervisor fails to start.
     FAIL = "fail"
@@ -106,7 +106,7 @@ class AutoShutdown(_Choice):
 
 
 class OnLimit(_Choice):
-    """What a supervisor does when it exceeds its restart limit."""
+    """How a supervisor reacts when it exceeds its restart limit."""
 
     #: Stop the children and end as FAILED, so that a parent supervisor can restart the whole supervisor.
     ESCALATE = "escalate"
@@ -150,11 +150,11 @@ class Spec:
             started. Such a function is called in the event loop, so it must return quickly or return an awaitable.
         restart: When to restart the child: ``"always"``, ``"on_failure"`` or ``"never"``.
         backoff: How long to wait before each restart, and how many restarts to allow before giving up on the child.
-        first_start: What to do if the child cannot start while the supervisor itself is starting. With ``"fail"``, the
-            supervisor fails to start. With ``"retry"``, the supervisor starts without the child, and retries with the
-            delays set by ``backoff`` until the child has run once. These retries do not count towards the supervisor's
-            ``intensity``.
-        stop_timeout: How many seconds the child has to end after it is asked to stop. The default is its worker's own
+        first_start: How the supervisor reacts if the child cannot start while the supervisor itself is starting. With
+            ``"fail"``, the supervisor fails to start. With ``"retry"``, the supervisor starts without the child, and
+            retries with the delays set by ``backoff`` until the child has run once. These retries do not count towards
+            the supervisor's ``intensity``.
+        stop_timeout: Seconds to wait after a stop request before killing the child. The default is its worker's own
             timeout.
         significant: Whether the supervisor may end because this child has ended; see ``auto_shutdown`` in `Supervisor`.
         env, cwd, user, output, ready, start_timeout: Process settings, which are allowed only if ``child`` is a
@@ -303,7 +303,7 @@ CONTROL_EXCEPTIONS: Final = (DoNotRestart, StopTree, SystemExit, KeyboardInterru
 
 
 class Verdict(Enum):
-    """What a supervisor does after a child has ended."""
+    """How a supervisor reacts after a child has ended."""
 
     #: Restart the child, along with any siblings that the supervisor's strategy includes.
     RESTART = auto()
@@ -314,7 +314,7 @@ class Verdict(Enum):
 
 
 def verdict(restart: Restart | str, ended: Exit) -> Verdict:
-    """Return what a supervisor does after a child with the policy ``restart`` has ended as ``ended``."""
+    """Return how a supervisor reacts after a child with the policy ``restart`` has ended as ``ended``."""
     error = cause_of(ended.error)
     match restart, error, ended.status:
         case _, StopTree() | SystemExit() | KeyboardInterrupt(), _:

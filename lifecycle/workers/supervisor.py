@@ -37,7 +37,7 @@ class Supervisor(BaseWorker):
     """A worker that starts, restarts and stops its children, which are other workers, each described by a `Spec`.
 
     `start` starts the children in order, each one after the previous one is running. If a child cannot start, the
-    children already started are stopped and `start` raises. A child that ends is restarted if its spec says so. The
+    children already started are stopped and `start` raises. A child that ends is restarted if its spec requires it. The
     restart waits for the child's backoff and includes the siblings selected by ``strategy``. `stop` stops the children
     in reverse order.
 
@@ -55,7 +55,7 @@ class Supervisor(BaseWorker):
             ``"rest_for_one"``; see `Strategy`.
         intensity: The maximum number of restarts within a period, across all children. By default, restarts are
             unlimited.
-        on_limit: What to do when ``intensity`` is exceeded. ``"escalate"`` stops the children and ends the supervisor
+        on_limit: How to react when ``intensity`` is exceeded. ``"escalate"`` stops the children and ends the supervisor
             as FAILED with `RestartLimitReached`. ``"pause"`` delays the restart until it is allowed again.
         auto_shutdown: When to end (as FINISHED) because significant children have ended and will not be restarted; see
             `AutoShutdown`.
