@@ -1,7 +1,7 @@
-"""A container that runs as a worker, through an engine with Docker's API, such as Docker or Podman.
+"""A worker that runs a container through an engine with Docker's API, such as Docker or Podman.
 
-`ContainerWorker` is the worker. `EngineContainer` calls the engine and interprets its responses. The functions at the
-end of this module find the engine's address. If this program is killed, the guard process in
+`ContainerWorker` is the worker itself, while `EngineContainer` calls the engine and interprets its responses. The
+functions at the end of this module find the engine's address. If this program is killed, the guard process in
 `lifecycle.workers.containment` removes the container.
 """
 
@@ -52,22 +52,22 @@ __all__ = [
 
 _log = logging.getLogger("lifecycle.workers")
 
-#: Seconds to wait for remaining output after the container has ended.
+#: Seconds to wait for the remaining output once the container has exited.
 _DRAIN: Final = 5.0
 #: The labels that identify our containers in an engine.
 _NAME_LABEL: Final = "lifecycle.worker"
 _OWNER_LABEL: Final = "lifecycle.owner"
 _RESUME_LABEL: Final = "lifecycle.resume_id"
-#: Shells and engines add this to a signal number to form an exit status.
+#: Shells and engines report the exit status of a process killed by a signal as this plus the signal number.
 _SIGNALLED: Final = 128
-#: Seconds to wait for requests that the engine can complete quickly.
+#: The time limit for requests that the engine can complete quickly, in seconds.
 _ANSWER: Final = 10.0
-#: Seconds to wait for a removal, which is slow because the engine deletes a file system.
+#: The time limit for removing a container, in seconds. Removal is slow because the engine deletes a file system.
 _REMOVAL: Final = 60.0
-#: The status that aiodocker sets if the engine did not respond.
+#: The status that aiodocker reports if the engine did not respond.
 _NO_ANSWER: Final = 900
 _STDERR: Final = 2
-#: The prefix of the address of an engine on this machine.
+#: The prefix of addresses of engines on this machine.
 _UNIX: Final = "unix://"
 _SCHEMES: Final = (_UNIX, "tcp://", "http://", "https://", "npipe://")
 #: Seconds to wait for the first response from an engine.
@@ -75,39 +75,40 @@ _PING: Final = 30.0
 
 
 class ContainerWorker(BaseWorker):
-    """A worker that runs a container, from its creation to its removal.
+    """A worker that creates, runs and removes a container.
 
-    Docker or Podman runs the container, and the worker talks to it through the engine's socket. Install the extra
-    ``docker`` (aiodocker). The image is pulled if the engine does not have it. A stop sends the image's stop signal
-    (usually SIGTERM) to the first process in the container. The container is always removed at the end, with its
-    anonymous volumes. If the engine is local and a guard is possible (see `ProcessWorker`), the container is removed
-    even if this program is killed. `suspend` freezes all processes in the container.
+    The container is run by Docker or Podman, which the worker controls through the engine's socket. This requires the
+    extra ``docker`` (aiodocker). If the engine does not have the image, it is pulled. Stopping the worker sends the
+    image's stop signal (usually SIGTERM) to the first process in the container. When the worker ends, the container is
+    always removed, along with its anonymous volumes. If the engine is local and a guard is available (see
+    `ProcessWorker`), the container is removed even if this program is killed. `suspend` freezes all processes in the
+    container.
 
     Args:
         name: The worker's name, used in messages and states. The container gets a unique name derived from it; see
             `container`.
-        image: The image of the container.
-        command: The command and its arguments, which replace those of the image.
-        env: Environment variables in addition to those of the image. Variables of this program are not inherited.
-        engine: The address of the engine: ``"unix:///path/of/its.sock"``, the path alone, or ``"tcp://host:port"``. The
+        image: The container's image.
+        command: The command and its arguments, which override those in the image.
+        env: Environment variables in addition to those in the image. This program's own variables are not inherited.
+        engine: The engine's address: ``"unix:///path/of/its.sock"``, just the path, or ``"tcp://host:port"``. The
             default is ``DOCKER_HOST`` if it is set, otherwise the first of these sockets that exists:
-            ``/var/run/docker.sock``, Podman's socket for this user, and Podman's socket for the system.
-        stop_timeout: Seconds between the stop signal and the kill.
-        output: A plain function that is called in the event loop with each line, without its line ending, and the name
-            of its stream, "stdout" or "stderr". By default, lines are logged to ``lifecycle.workers.<name>`` at level
-            INFO. Exceptions from the function are logged.
+            ``/var/run/docker.sock``, Podman's socket for this user, and Podman's system-wide socket.
+        stop_timeout: Seconds to wait after the stop signal before killing the container.
+        output: A plain function to call in the event loop with each line of output, without its line ending, and the
+            name of the stream, "stdout" or "stderr". If the function raises, the exception is logged. By default, lines
+            are logged to ``lifecycle.workers.<name>`` at level INFO.
 
     Raises:
         ValueError: if a setting is invalid. The message names the setting.
-        TypeError: if the command contains anything but strings, or ``output`` is not a plain function.
+        TypeError: if the command contains anything other than strings, or ``output`` is not a plain function.
     """
 
     kind: ClassVar[str] = "container"
     _stop_signal: int | None = signal.SIGTERM
-    # A busy engine takes a while to report a kill and to remove the container.
+    # A busy engine can take a while to report that the container was killed, and to remove it.
     _last_wait: ClassVar[float] = 10.0
 
-    def __init__(  # part of the public API; each has a default
+    def __init__(  # public API; each option has a default
         self,
         name: str,
         image: str,
@@ -120,7 +121,7 @@ class ContainerWorker(BaseWorker):
     ) -> None:
         super().__init__(name, stop_timeout=stop_timeout)
         if not image:
-            raise ValueError(f"{name!r} has no image; give one: ContainerWorker({name!r}, 'redis:7')")
+            raise ValueError(f"{name!r} has no image; pass one, as in ContainerWorker({name!r}, 'redis:7')")
         self._image = image
         self._command = None if command is None else _words(name, command)
         self._engine = None if engine is None else _check_address(engine)
@@ -144,28 +145,28 @@ class ContainerWorker(BaseWorker):
 
     @property
     def container(self) -> str | None:
-        """The container's name, for commands such as ``docker exec``. None before the start."""
+        """The container's name, for commands such as ``docker exec``, or None if the worker has not been started."""
         return None if self._at is None else self._at.name
 
     def _state_as(self, name: str, **known: Any) -> WorkerState:
-        """Return the state of the worker, with the facts from its supervisor and the level of containment."""
+        """Return the worker's state, including what its supervisor adds and its containment level."""
         return replace(super()._state_as(name, **known), contain=self._level)
 
     async def suspend(self) -> None:
         """Freeze all processes in the container immediately. Idempotent.
 
-        If the call is cancelled, the container continues to run.
+        If the call is cancelled, the container keeps running.
 
         Raises:
-            InvalidTransition: if the container is not running, or its engine cannot freeze it. Rootless Podman needs
-                cgroups version 2 for that.
+            InvalidTransition: if the container is not running, or its engine cannot freeze it. Rootless Podman can do
+                so only with cgroups version 2.
         """
         async with self._changing:
             if self.status is Status.SUSPENDED:
                 return
             at = self._at_engine(Status.RUNNING, "suspended")
-            # Set this before the pause, because a stop during the pause must unpause the container for the signal to
-            # arrive.
+            # Set this before pausing the container. If the worker is stopped in the meantime, it must unpause the
+            # container, or the stop signal will not arrive.
             self._paused = True
             try:
                 await at.pause()
@@ -228,7 +229,7 @@ class ContainerWorker(BaseWorker):
         guarded = self._guard.add(at.name, _socket_of(self._address))
         self._level = Level.GUARD if guarded else Level.DETACHED
         if resume_id := self._env.get(RESUME_ID):
-            # Remove containers of earlier runs that could not be removed because the engine was not running.
+            # Remove containers left over from earlier runs because the engine was not running at the time.
             await at.remove_labelled(_RESUME_LABEL, resume_id)
         await at.create(self._config())
         self._stop_signal = await at.stop_signal()
@@ -257,7 +258,7 @@ class ContainerWorker(BaseWorker):
         try:
             await self._at.kill(signal.SIGKILL if force else self._stop_signal or signal.SIGTERM)
         except (EngineRefused, EngineLost) as error:
-            # Usually, the container or the engine has just ended. `_watch` reports either.
+            # Usually, this means that the container or the engine has just exited. `_watch` reports either case.
             _log.debug("the engine could not send a signal to %r: %s", self.name, error)
 
     async def _unpause(self, at: EngineContainer) -> None:
@@ -266,7 +267,7 @@ class ContainerWorker(BaseWorker):
         self._paused = False
 
     async def _watch(self, at: EngineContainer) -> End:
-        """Wait until the container and its output have ended, and remove the container."""
+        """Wait until the container has exited and its output has ended, and remove the container."""
         reading = asyncio.create_task(at.read(self._receiver.feed), name=f"output of {self.name}")
         ended: ContainerEnd | None = None
         failure = ""
@@ -287,7 +288,7 @@ class ContainerWorker(BaseWorker):
                 self._receiver.feed(b"", stream)
             removed = await self._clear(at)
         if ended is not None and ended.code != 0 and not removed and self.status is not Status.STOPPING:
-            # If other software removes the container, the engine kills it and reports its end before the removal.
+            # When something else removes the container, the engine first kills it and reports that it has exited.
             failure = (
                 f"{self.name!r} is gone: its container {at.name} was removed from outside and ended with status "
                 f"{ended.code}"
@@ -298,7 +299,7 @@ class ContainerWorker(BaseWorker):
         return End(failure_of(self.name, ended), code, self._receiver.tail())
 
     async def _clear(self, at: EngineContainer) -> bool:
-        """Remove the container and close the connection. Return False if other software had already removed it."""
+        """Remove the container and close the connection. Return False if something else had already removed it."""
         try:
             return await at.remove()
         except (EngineRefused, EngineLost) as error:
@@ -316,22 +317,25 @@ def _words(name: str, command: Sequence[str]) -> list[str]:
 
 
 def container_name(name: str) -> str:
-    """Return a unique container name for the worker ``name`` that consists only of characters that engines allow."""
+    """Return a unique container name for the worker ``name``, using only characters that engines allow."""
     return f"{re.sub('[^a-zA-Z0-9_.-]+', '-', name).lstrip('_.-')[:40] or 'worker'}-{secrets.token_hex(6)}"
 
 
 def failure_of(name: str, ended: ContainerEnd) -> WorkerFailed | None:
-    """Return the error for the end of a container, or None for status 0. It does not apply after a requested stop."""
+    """Return the error for a container that exited, or None for status 0.
+
+    The caller ignores it if the worker was asked to stop.
+    """
     if ended.code == 0:
         return None
     if ended.out_of_memory:
-        return WorkerFailed(f"{name!r} ran out of memory and was killed; it ended with status {ended.code}")
+        return WorkerFailed(f"{name!r} ran out of memory and was killed; it exited with status {ended.code}")
     if ended.code == _SIGNALLED + signal.SIGKILL:
-        return WorkerFailed(f"{name!r} was killed by signal 9 (status {ended.code}), perhaps out of memory")
+        return WorkerFailed(f"{name!r} was killed by signal 9 (status {ended.code}), perhaps due to lack of memory")
     if ended.code - _SIGNALLED in signal.valid_signals():
         signum = ended.code - _SIGNALLED
         return WorkerFailed(
-            f"{name!r} ended with status {ended.code}, as after signal {signum} ({_posix.signal_name(signum)})"
+            f"{name!r} exited with status {ended.code}, as if killed by signal {signum} ({_posix.signal_name(signum)})"
         )
     return WorkerFailed(f"{name!r} exited with status {ended.code}")
 
@@ -340,7 +344,7 @@ def failure_of(name: str, ended: ContainerEnd) -> WorkerFailed | None:
 
 
 class EngineRefused(Exception):
-    """Raised when the engine responds with an error, which is the message."""
+    """Raised when the engine responds with an error. The error is the message."""
 
 
 class EngineLost(Exception):
@@ -349,32 +353,32 @@ class EngineLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ContainerEnd:
-    """The end of a container, as reported by the engine."""
+    """How a container ended, as reported by the engine."""
 
-    #: The exit status of the first process. It is 128 + n if signal n killed the process.
+    #: The exit status of the first process, or 128 + n if signal n killed it.
     code: int
     out_of_memory: bool = False
 
 
 class EngineContainer:
-    """The container ``name`` in an engine. Call `close` when it is no longer needed.
+    """The container ``name`` in an engine. Call `close` once you no longer need it.
 
-    The calls follow the order of ``docker run``. The client attaches before the start, to receive all output. Attaching
-    later would also lose the exit code, because Podman forgets it if a client attaches after the container has ended.
-    The engine is not asked to remove the container automatically, because Podman may then lose the exit code and the
-    out-of-memory flag.
+    We make the same calls as ``docker run``, in the same order. To receive all of the output, we attach before starting
+    the container. Attaching later could also lose the exit code, because Podman forgets it if a client attaches after
+    the container has exited. We don't have the engine remove the container automatically, because Podman could then
+    lose the exit code and the out-of-memory flag.
     """
 
     def __init__(self, docker: Docker, name: str) -> None:
         self.name = name
-        # This is Any, because the types of aiodocker are incomplete.
+        # Typed as Any because aiodocker's type hints are incomplete.
         self._docker: Any = docker
         self._there = self._docker.containers.container(name)
         self._attached: Attached | None = None
 
     @classmethod
     async def at(cls, address: str, name: str) -> EngineContainer:
-        """Return the container ``name``, not yet created, for the engine at ``address``. Raises WorkerFailed."""
+        """Return the container ``name`` for the engine at ``address``, without creating it yet. Raises WorkerFailed."""
         return cls(await _client(address), name)
 
     async def create(self, config: Mapping[str, Any]) -> None:
@@ -389,7 +393,7 @@ class EngineContainer:
                 await self._pull(config["Image"])
             await _settled(self._docker.containers.create(dict(config), name=self.name))
             attached: Attached = self._there.attach(stdout=True, stderr=True)
-            # Set this before connecting, because `close` must also close a partial connection.
+            # Set this before connecting, because `close` must also close a half-open connection.
             self._attached = attached
             await attached.__aenter__()
 
@@ -414,10 +418,10 @@ class EngineContainer:
                         feed(message.data, "stderr" if message.stream == _STDERR else "stdout")
 
     async def ended(self) -> ContainerEnd:
-        """Wait for the container to end, without a timeout. Raises EngineLost, or EngineRefused if it was removed."""
+        """Wait for the container to exit, without a timeout. Raises EngineLost, or EngineRefused if it was removed."""
         async with _answers(None):
             await self._there.wait()
-        # The wait is not enough, because Podman reports status 0 if the container was removed during it.
+        # The result of the wait is not reliable: if the container is removed in the meantime, Podman reports status 0.
         async with _answers():
             state = (await self._there.show())["State"]
         return ContainerEnd(state["ExitCode"], state.get("OOMKilled", False))
@@ -428,7 +432,7 @@ class EngineContainer:
             await self._there.kill(signal=str(signum))
 
     async def pause(self) -> None:
-        """Freeze the container. Raises EngineLost, or EngineRefused if the engine cannot do this."""
+        """Freeze the container. Raises EngineLost, or EngineRefused if the engine does not support this."""
         async with _answers():
             await _settled(self._there.pause())
 
@@ -438,7 +442,7 @@ class EngineContainer:
             await _settled(self._there.unpause())
 
     async def remove(self) -> bool:
-        """Kill the container if necessary, and remove it. Return False if a different client removes or has removed it.
+        """Kill the container if necessary, and remove it. Return False if another client is removing or has removed it.
 
         Raises:
             EngineRefused, EngineLost: if the container was not removed.
@@ -456,7 +460,7 @@ class EngineContainer:
     async def close(self) -> None:
         """Close the connection to the engine."""
         if self._attached is not None:
-            # aiodocker asserts that the connection is still open, but the engine may have closed it.
+            # aiodocker asserts that the connection is still open, even though the engine may have closed it.
             with suppress(AssertionError):
                 await self._attached.close()
         await self._docker.close()
@@ -494,7 +498,7 @@ class EngineContainer:
 
 @asynccontextmanager
 async def _answers(timeout: float | None = _ANSWER) -> AsyncGenerator[None]:
-    """Translate errors from the engine, which has ``timeout`` seconds to respond."""
+    """Translate errors from the engine, and limit its response time to ``timeout`` seconds."""
     from aiodocker import DockerError
     from aiohttp import ClientError
 
@@ -510,7 +514,7 @@ async def _answers(timeout: float | None = _ANSWER) -> AsyncGenerator[None]:
 
 
 async def _settled(request: Awaitable[object]) -> None:
-    """Wait for ``request``, even if cancelled, because only a completed engine operation can be undone."""
+    """Wait for ``request`` even if we are cancelled, because an operation can only be undone once it has completed."""
     asked = asyncio.ensure_future(request)
     try:
         await asyncio.shield(asked)
@@ -522,7 +526,7 @@ async def _settled(request: Awaitable[object]) -> None:
 
 
 def signal_number(stop_signal: str | None) -> int:
-    """Return the number of a stop signal such as ``"SIGINT"``, ``"INT"`` or ``"2"``. None means SIGTERM."""
+    """Return the number of a stop signal, such as ``"SIGINT"``, ``"INT"`` or ``"2"``. None means SIGTERM."""
     text = (stop_signal or "").upper().removeprefix("SIG")
     if text.isascii() and text.isdigit():
         return int(text)
@@ -530,11 +534,11 @@ def signal_number(stop_signal: str | None) -> int:
     return int(getattr(signal, f"SIG{text}", signal.SIGTERM))
 
 
-# -- where the engine is -----------------------------------------------------------------------------------------------
+# -- finding the engine -----------------------------------------------------------------------------------------------
 
 
 def _check_address(address: str, setting: str = "engine") -> str:
-    """Return ``address``, the value of ``setting``, as a URL. A plain path means a socket. Raises ValueError."""
+    """Return ``address``, the value of ``setting``, as a URL. A plain path is taken as a socket. Raises ValueError."""
     if address.startswith("/"):
         return _UNIX + address
     scheme = next((each for each in _SCHEMES if address.startswith(each)), None)
@@ -546,7 +550,7 @@ def _check_address(address: str, setting: str = "engine") -> str:
 
 
 def engine_address(engine: str | None) -> str:
-    """Return the engine's address: ``engine`` if given, then ``DOCKER_HOST``, then the first socket that exists.
+    """Return the engine's address: ``engine`` if set, otherwise ``DOCKER_HOST`` or the first socket that exists.
 
     Raises:
         WorkerFailed: if no engine was found. The message lists the sockets that were tried.
@@ -569,12 +573,12 @@ def engine_address(engine: str | None) -> str:
 
 
 def _socket_of(address: str) -> str | None:
-    """Return the path of the engine's socket if it is on this machine, otherwise None."""
+    """Return the path to the engine's socket if the engine is on this machine, otherwise None."""
     return address.removeprefix(_UNIX) if address.startswith(_UNIX) else None
 
 
 async def _client(address: str) -> Docker:
-    """Return a client that is connected to the engine at ``address``. The caller must close it.
+    """Return a client connected to the engine at ``address``. The caller must close it.
 
     Raises:
         WorkerFailed: if aiodocker is not installed, or the engine does not respond.
@@ -602,7 +606,9 @@ async def _client(address: str) -> Docker:
 
 
 async def _api_version(docker: Docker) -> str:
-    """Return the version of the engine's API. The ping is much faster than the full version information with Podman."""
+    """Return the engine's API version. With Podman, a ping is much faster than fetching the full version
+    information.
+    """
     async with asyncio.timeout(_PING), docker.session.get(f"{docker.docker_host}/_ping") as answer:
         answer.raise_for_status()
         version = answer.headers.get("Api-Version")
@@ -610,7 +616,7 @@ async def _api_version(docker: Docker) -> str:
 
 
 def _sockets() -> list[str]:
-    """Return the possible engine sockets, in the order in which to try them."""
+    """Return the possible engine sockets, in the order to try them."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     own = [f"{runtime}/podman/podman.sock"] if runtime else []
     return ["/var/run/docker.sock", *own, "/run/podman/podman.sock"]

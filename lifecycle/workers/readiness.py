@@ -1,7 +1,7 @@
-"""The conditions that the ``ready=`` setting of `ProcessWorker` can require before a process counts as ready.
+"""The conditions for the ``ready=`` setting of `ProcessWorker`, which defines when a process is considered ready.
 
-Each condition is a class. It waits for a line of output, a port that accepts connections, a URL that responds, or a
-notification in systemd's format.
+Each condition is a class that waits for one of the following: a line of output, a port that accepts connections, a URL
+that responds, or a notification in systemd's format.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["Line", "Port", "Readiness", "Url", "not_ready", "parse_ready"]
 
 
 class Readiness:
-    """A readiness condition for one run of a process. ``str()`` of the condition completes "it did not …"."""
+    """A readiness condition for one run of a process. Its ``str()`` completes the sentence "it did not …"."""
 
     #: The reason why the process is not ready yet, if known.
     reason: str = ""
@@ -44,15 +44,15 @@ class Readiness:
     port: int | None = None
 
     def prepare(self, command: Command) -> Command:
-        """Prepare for the start of ``command``, and return the command to start. Raises OSError."""
+        """Prepare to start ``command``, and return the command to start instead. Raises OSError."""
         return command
 
     def reached(self, is_ours: Callable[[int], bool]) -> Awaitable[object]:
-        """Complete when the process is ready. ``is_ours`` recognizes the worker's pids. The caller may cancel this."""
+        """Wait until the process is ready. ``is_ours`` recognizes the worker's pids. The caller may cancel this."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close all open descriptors when the process has ended or failed to start. Further calls do nothing."""
+        """Close all descriptors once the process has exited or failed to start. Further calls do nothing."""
 
 
 def parse_ready(text: str) -> Readiness:
@@ -84,7 +84,7 @@ def _read(text: object) -> Readiness:
 
 
 def not_ready(name: str, ready: Readiness, life: asyncio.Future[End | None], timeout: float) -> WorkerFailed:
-    """Return the error for the worker ``name``, which ended early or was not ready after ``timeout`` seconds."""
+    """Return the error for the worker ``name``, which exited early or was not ready after ``timeout`` seconds."""
     reason = f"; {ready.reason}" if ready.reason else ""
     if not life.done():
         return WorkerFailed(
@@ -101,7 +101,7 @@ def not_ready(name: str, ready: Readiness, life: asyncio.Future[End | None], tim
 
 # -- a line of output --------------------------------------------------------------------------------------------------
 
-#: The maximum number of characters that are searched per line, because search time may grow quadratically.
+#: The maximum number of characters to search per line, because search time can grow quadratically.
 _SEARCHED: Final = 4096
 
 
@@ -125,19 +125,19 @@ class Line(Readiness):
         return f"write a line that matches {self._pattern.pattern!r}"
 
     def search(self, line: str) -> None:
-        """Search one line of output. After the first match, later lines are ignored."""
+        """Search one line of output. Lines after the first match are ignored."""
         if self._found is None or self._found.done():
             return
         if self._pattern.search(line, 0, _SEARCHED):
             self._found.set_result(None)
 
     def prepare(self, command: Command) -> Command:
-        """Begin to search the output."""
+        """Start searching the output."""
         self._found = asyncio.get_running_loop().create_future()
         return command
 
     def reached(self, is_ours: Any) -> asyncio.Future[None]:  # noqa: ARG002  # only this process writes to the pipe
-        """Complete when a line has matched."""
+        """Wait until a line has matched."""
         assert self._found is not None, "prepare() sets it"
         return self._found
 
@@ -166,11 +166,11 @@ class Port(Readiness):
         return f"accept connections on 127.0.0.1:{self.port}"
 
     def prepare(self, command: Command) -> Command:
-        """Remember the sockets that already listen on the port."""
+        """Remember which sockets are already listening on the port."""
         self._listeners.remember()
         return command
 
-    async def reached(self, is_ours: Any) -> None:  # noqa: ARG002  # another process may listen legitimately
+    async def reached(self, is_ours: Any) -> None:  # noqa: ARG002  # another process may legitimately be listening
         """Poll the port until it accepts connections."""
         await _poll(self.check)
 
@@ -187,7 +187,7 @@ class Port(Readiness):
             with socket.socket(family) as probe:
                 probe.setblocking(False)
                 await asyncio.get_running_loop().sock_connect(probe, (host, self.port))
-                # If no process listens, the system may assign this very port to the probe, which then connects to
+                # If nothing is listening, the system may pick this very port for the probe, which then connects to
                 # itself.
                 return bool(probe.getsockname() != probe.getpeername())
         except OSError:
@@ -196,13 +196,14 @@ class Port(Readiness):
 
 # -- a URL -------------------------------------------------------------------------------------------------------------
 
-#: Seconds per request. A server that accepts connections before it is ready may never respond to the first request.
+#: The time limit per request, in seconds. A server that accepts connections before it is ready might never respond to
+#: the first request.
 _ANSWER_TIMEOUT: Final = 5.0
 _PORTS: Final = {"http": 80, "https": 443}
 
 
 class Url(Readiness):
-    """Ready when a GET of ``url`` returns a status from 200 to 399. Redirects are not followed.
+    """Ready when a GET request to ``url`` returns a status below 400. Redirects are not followed.
 
     Raises:
         ValueError: if ``url`` is not a URL.
@@ -215,7 +216,7 @@ class Url(Readiness):
         if not parts.hostname or any(each.isspace() for each in url):
             raise ValueError("a URL must have a host and no spaces")
         self._url = url
-        # The URL as shown in messages, without user and password.
+        # The URL as shown in messages, without the user name and password.
         self._shown = url.replace(f"{parts.netloc}", parts.netloc.rpartition("@")[2], 1)
         self.port: int | None = parts.port or _PORTS[parts.scheme]
         self._listeners = _Listeners(self.port) if _is_here(parts.hostname) else None
@@ -224,18 +225,18 @@ class Url(Readiness):
         return f"respond at {self._shown} with a status below 400"
 
     def prepare(self, command: Command) -> Command:
-        """Remember the sockets that already listen on the port, if the URL is on this machine."""
+        """If the URL is on this machine, remember which sockets are already listening on the port."""
         if self._listeners is not None:
             self._listeners.remember()
         return command
 
     async def reached(self, is_ours: Any) -> None:  # noqa: ARG002  # as for a port
-        """Poll the URL until it responds with such a status."""
+        """Poll the URL until it responds with a status below 400."""
         async with _session() as session:
             await _poll(lambda: self._answers(session))
 
     async def check(self, _: object = None, /) -> bool:
-        """Return whether the URL responds with such a status now."""
+        """Return whether the URL currently responds with a status below 400."""
         async with _session() as session:
             return await self._answers(session)
 
@@ -273,26 +274,27 @@ def _is_here(host: str) -> bool:
 # -- a notification ----------------------------------------------------------------------------------------------------
 
 _VARIABLE: Final = "NOTIFY_SOCKET"
-#: The maximum number of bytes per notification. Longer ones are ignored, as by systemd.
+#: The maximum size of a notification in bytes. Like systemd, we ignore longer ones.
 _SIZE: Final = 4096
-#: The maximum number of notifications per loop iteration, so that a flood of them does not block the loop.
+#: The maximum number of notifications to read per loop iteration, so that a flood of them does not block the loop.
 _AT_ONCE: Final = 32
-#: The maximum number of characters of a status in a message.
+#: The maximum number of characters of a status to show in a message.
 _STATUS_SHOWN: Final = 200
-#: The pid, user and group of the sender.
+#: The sender's pid, user and group.
 _SENDER: Final = struct.Struct("3i")
 
 
 class Notice(Readiness):
     """Ready when one of the worker's processes sends ``READY=1`` to NOTIFY_SOCKET. Linux only.
 
-    The process finds the address of a socket in NOTIFY_SOCKET, as described in sd_notify(3). The address is abstract,
-    so it leaves no file behind, and a process that has changed its user, root or mounts can still reach it. Any process
-    can send to the socket, so the kernel provides the sender's pid, and only the worker's own processes count.
+    NOTIFY_SOCKET contains the address of a socket, as described in sd_notify(3). The address is abstract, so it leaves
+    no file behind, and a process that has changed its user, root or mounts can still reach it. Because any process can
+    send to the socket, we check the sender's pid, which the kernel provides, and accept messages only from the worker's
+    own processes.
 
-    Other messages are read until the end of the process, and ignored. As with systemd, a message is ignored if its
-    sender has ended before it is read, because that sender cannot be identified. The leader always exists at that time,
-    and `systemd-notify` waits.
+    Other messages are read and ignored until the process exits. As with systemd, a message is ignored if its sender has
+    exited by the time we read it, because we can no longer identify the sender. This is not a problem for the leader,
+    which we have not reaped yet, or for `systemd-notify`, which waits.
     """
 
     reason: str = ""
@@ -306,19 +308,19 @@ class Notice(Readiness):
         return f"send READY=1 to ${_VARIABLE}"
 
     def prepare(self, command: Command) -> Command:
-        """Open the socket, and set its address in the environment."""
+        """Open the socket, and put its address in the environment."""
         if not hasattr(socket, "SO_PASSCRED"):
             raise OSError(errno.ENOTSUP, f"{_VARIABLE} works only on Linux, where the kernel identifies senders")
         name = f"lifecycle-{secrets.token_hex(16)}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        # Set this before the bind, because messages that arrive earlier would have no credentials.
+        # Set this before binding the socket, because messages that arrive earlier would have no credentials.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.bind(f"\0{name}")
         return replace(command, env={**command.env, _VARIABLE: f"@{name}"})
 
     def reached(self, is_ours: Callable[[int], bool]) -> asyncio.Future[None]:
-        """Complete after ``READY=1``. Later messages are read too, because their senders wait for that."""
+        """Wait for ``READY=1``. We keep reading messages after that, because their senders wait for us to read them."""
         assert self._socket is not None, "prepare() sets it"
         loop = asyncio.get_running_loop()
         self._is_ours = is_ours
@@ -339,7 +341,7 @@ class Notice(Readiness):
             if self._socket is None:
                 return
             try:
-                # The buffer has no space for descriptors that come with the message, so the kernel closes them.
+                # The buffer has no space for any descriptors sent with the message, so the kernel closes them.
                 data, more, flags, _ = self._socket.recvmsg(_SIZE, socket.CMSG_SPACE(_SENDER.size))
             except BlockingIOError:
                 return
@@ -354,7 +356,7 @@ class Notice(Readiness):
         if not is_ready and status is None:
             return
         if not (sender and self._is_ours(sender)):
-            self.reason = f"a message was ignored, because its sender {sender} has ended or is not the worker's"
+            self.reason = f"a message was ignored because its sender {sender} has exited or is not the worker's"
         elif is_ready:
             self._ready.set_result(None)
         elif status is not None:
@@ -366,23 +368,23 @@ def _none(_: int) -> bool:
 
 
 def _sender(ancillary: list[tuple[int, int, bytes]]) -> int:
-    """Return the sender's pid as provided by the kernel, or 0 if that process is not visible here."""
+    """Return the sender's pid as provided by the kernel, or 0 if we cannot see that process."""
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
             return int(_SENDER.unpack(data)[0])
     return 0
 
 
-# -- polling, and the listeners on a port ------------------------------------------------------------------------------
+# -- polling, and listeners on a port ------------------------------------------------------------------------------
 
-#: Seconds between the first two checks.
+#: Seconds to wait between the first two checks.
 _FIRST_PAUSE: Final = 0.01
-#: The longest time in seconds between two checks.
+#: The maximum number of seconds to wait between checks.
 _LONGEST_PAUSE: Final = 0.2
 
 
 async def _poll(check: Callable[[], Awaitable[bool]]) -> None:
-    """Call ``check`` at growing intervals until it returns True."""
+    """Call ``check`` at increasing intervals until it returns True."""
     pause = _FIRST_PAUSE
     while not await check():
         await asyncio.sleep(pause)
@@ -401,11 +403,11 @@ _LOCAL: Final = {
 
 
 class _Listeners:
-    """The sockets that listen on ``port``, and those of them that existed before the start of the process.
+    """The sockets listening on ``port``, and which of them existed before the process was started.
 
-    The earlier sockets show whether a connection may have reached a process that was already running. Sockets are
-    identified by the inodes that Linux lists in /proc. Their owners are not compared, because a different process may
-    listen legitimately, such as a container engine that publishes the port.
+    If there are no new sockets, a connection must have reached a process that was already running. Sockets are
+    identified by the inodes that Linux lists in /proc. We don't compare their owners, because another process, such as
+    a container engine publishing the port, may legitimately be listening.
     """
 
     def __init__(self, port: int) -> None:
@@ -413,13 +415,14 @@ class _Listeners:
         self._before: set[str] = set()
 
     def remember(self) -> None:
-        """Remember the current sockets, because they do not belong to the process that is about to start."""
+        """Remember the current sockets, which cannot belong to the process that is about to start."""
         self._before = set(_listening(self._port))
 
     def objection(self) -> str:
-        """Return the reason why a response from the port does not count, or an empty string if it counts.
+        """Return why a response from the port must be ignored, or an empty string if it is valid.
 
-        A response counts if the system shows no listener, for example outside Linux or with port forwarding.
+        If the system lists no listener at all, for example with port forwarding or on systems other than Linux, the
+        response is valid.
         """
         now = set(_listening(self._port))
         if now and now <= self._before:
@@ -428,7 +431,7 @@ class _Listeners:
 
 
 def _listening(port: int) -> Iterator[str]:
-    """Yield the inodes of the sockets that listen on ``port`` for connections from this machine."""
+    """Yield the inodes of sockets that are listening on ``port`` for connections from this machine."""
     for path in _SOCKET_TABLES:
         with suppress(OSError), Path(path).open() as table:
             next(table, None)
@@ -441,6 +444,6 @@ def _listening(port: int) -> Iterator[str]:
 
 
 def _packed(address: str) -> bytes:
-    """Return an address in network byte order. In /proc, each word of it is in the byte order of this machine."""
+    """Return an address in network byte order. In /proc, each of its words is in this machine's byte order."""
     words = (int(address[start : start + 8], 16) for start in range(0, len(address), 8))
     return b"".join(word.to_bytes(4, sys.byteorder) for word in words)

@@ -1,7 +1,8 @@
-r"""A pseudo-terminal for a child: a `Stdio` for programs that check whether they run in a terminal.
+r"""A pseudo-terminal for a child: a `Stdio` for programs that check whether they are running in a terminal.
 
-The child leads a new session whose controlling terminal this is. Colours, ``/dev/tty``, the window size and job control
-work as in a real terminal. Output is passed on as bytes, because full-screen programs do not write lines::
+The child leads a new session with this as its controlling terminal. Colours, ``/dev/tty``, the window size and job
+control work as they do in a real terminal. Output is passed on as bytes, because full-screen programs do not write
+lines::
 
     terminal = Terminal(sys.stdout.buffer.write, rows=24, columns=80)
     worker = ProcessWorker("app", "python", "app.py", stdio=terminal)
@@ -31,15 +32,15 @@ if TYPE_CHECKING:
 __all__ = ["Terminal"]
 
 _log = logging.getLogger("lifecycle.workers")
-#: Signals that Python ignores. A child would inherit that, so they are reset.
+#: Signals that Python ignores. We reset them, because the child would otherwise ignore them as well.
 _IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class Terminal:
     """A pseudo-terminal for one process.
 
-    ``output`` receives the bytes that the process writes, as they arrive. It is called in the event loop, and its
-    exceptions are logged. If ``output`` is slow, it slows the process down.
+    ``output`` is called in the event loop with the bytes that the process writes, as they arrive. If it raises, the
+    exception is logged. If ``output`` is slow, it slows the process down.
     """
 
     def __init__(self, output: Callable[[bytes], object], *, rows: int = 24, columns: int = 80) -> None:
@@ -49,24 +50,24 @@ class Terminal:
         self._tail = Tail()
         self._listener: Callable[[str], object] | None = None
         self._lines = Lines()
-        # Our side of the terminal while the process runs, and the reader that owns this descriptor.
+        # Our side of the terminal while the process is running. The reader owns this descriptor.
         self._ours: int | None = None
         self._reader: Reader | None = None
-        # Only one caller may write at a time. Otherwise, their bytes would mix, and a descriptor can have only one
-        # callback.
+        # Only one caller may write at a time. Otherwise, their bytes would be mixed up. A descriptor can also have
+        # only one callback.
         self._writing = asyncio.Lock()
         self._room: asyncio.Future[None] | None = None
 
     def resize(self, rows: int, columns: int) -> None:
-        """Set the size of the terminal. A running process receives SIGWINCH."""
+        """Set the terminal's size. If the process is running, it receives SIGWINCH."""
         self._size = (rows, columns)
         if self._ours is not None:
             termios.tcsetwinsize(self._ours, self._size)
 
     async def write(self, data: bytes) -> None:
-        """Write ``data`` as terminal input. Wait while the process does not read.
+        """Write ``data`` as terminal input, waiting as long as the process is not reading.
 
-        If the process has not started or has ended, the data is lost.
+        If the process has not started yet or has exited, the data is discarded.
         """
         async with self._writing:
             while data and self._ours is not None:
@@ -78,7 +79,7 @@ class Terminal:
                     return  # the process has closed the terminal
 
     def listen(self, listener: Callable[[str], object]) -> None:
-        """Call ``listener`` with each line too, from the start of the process."""
+        """Also call ``listener`` with each line, from the start of the process."""
         self._listener = listener
 
     # -- as a Stdio -----------------------------------------------------------------------------------------------
@@ -98,17 +99,17 @@ class Terminal:
         return pid
 
     async def drain(self) -> None:
-        """Read the output to its end."""
+        """Read the rest of the output."""
         if self._reader is not None:
             await self._reader.drain(asyncio.get_running_loop().time() + DRAIN)
 
     def close(self) -> None:
-        """Stop reading, and release callers that are writing."""
+        """Stop reading, and wake any callers blocked on a write."""
         if self._reader is not None:
             self._reader.close()
 
     def tail(self) -> str:
-        """Return the end of all output, because stderr is not separate on a terminal."""
+        """Return the last part of the output. On a terminal, stderr is not separate."""
         return str(self._tail)
 
     def _take(self, data: bytes) -> None:
@@ -124,12 +125,12 @@ class Terminal:
         except Exception:  # noqa: BLE001  # logged
             if not self._has_failed:
                 _log.exception(
-                    "the output function %r failed; %d bytes are lost (logged once)", self._output, len(data)
+                    "the output function %r failed, so %d bytes were lost (logged only once)", self._output, len(data)
                 )
             self._has_failed = True
 
     def _hang_up(self) -> None:
-        """Forget the descriptor before the reader closes it, because its number may be reused afterwards."""
+        """Forget the descriptor before the reader closes it, because its number may then be reused."""
         if self._room is not None and self._ours is not None:
             asyncio.get_running_loop().remove_writer(self._ours)
             self._room.cancel()
@@ -156,8 +157,8 @@ def _spawn(command: Command, terminal: str) -> int:
     """Start ``command`` as the leader of a new session with ``terminal``.
 
     The first terminal that a session leader opens becomes its controlling terminal, so the child must open it after
-    setsid. posix_spawn can do this, unlike Popen, and is as fast. It cannot change the working directory, so ``env -C``
-    does that.
+    setsid. Unlike Popen, posix_spawn can do this, and it is just as fast. It cannot change the working directory, so we
+    use ``env -C`` for that.
     """
     argv = list(command.argv)
     if command.cwd is not None:
@@ -183,7 +184,7 @@ def _spawn(command: Command, terminal: str) -> int:
 
 
 def _inheritable() -> list[int]:
-    """Return the descriptors that a child would inherit in addition to the standard streams."""
+    """Return the descriptors, other than the standard streams, that a child would inherit."""
     found: list[int] = []
     for entry in os.listdir("/dev/fd"):  # noqa: PTH208  # only names are needed
         fd = int(entry)

@@ -167,7 +167,7 @@ async def test_an_output_that_raises_is_logged_once_and_contained(caplog: pytest
     worker = on(Terminal(broken), "import time\nfor n in range(3): print(n); time.sleep(0.02)")
     await worker.start()
     assert (await worker.wait()).status is Status.FINISHED
-    assert caplog.text.count("logged once") == 1
+    assert caplog.text.count("logged only once") == 1
 
 
 async def test_a_process_that_keeps_the_terminal_open_does_not_delay_the_end() -> None:

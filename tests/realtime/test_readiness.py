@@ -432,7 +432,7 @@ async def test_notifications_of_other_processes_and_junk_do_not_count() -> None:
     await until(lambda: lines)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
         stranger.sendto(b"READY=1", "\0" + lines[0][1:])
-    await until(lambda: "has ended or is not the worker's" in news(worker))
+    await until(lambda: "has exited or is not the worker's" in news(worker))
     assert worker.status == "starting"
     worker.send_signal(signal.SIGUSR1)
     async with asyncio.timeout(LIMIT):

@@ -109,7 +109,7 @@ async def test_an_idempotent_call_survives_the_termination_of_its_worker(tmp_pat
     [
         ("exit 3", "exited with status 3"),
         ("echo no model there >&2; exit 1", "no model there"),
-        ("kill -9 $$", "signal 9, perhaps out of memory"),
+        ("kill -9 $$", "signal 9 (SIGKILL), perhaps"),
     ],
 )
 async def test_a_worker_that_ends_before_it_is_ready_reports_how(command: str, how: str) -> None:
