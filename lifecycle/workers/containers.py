@@ -606,9 +606,7 @@ async def _client(address: str) -> Docker:
 
 
 async def _api_version(docker: Docker) -> str:
-    """Return the engine's API version. With Podman, a ping is much faster than fetching the full version
-    information.
-    """
+    """Return the engine's API version. With Podman, a ping is much faster than fetching the full information."""
     async with asyncio.timeout(_PING), docker.session.get(f"{docker.docker_host}/_ping") as answer:
         answer.raise_for_status()
         version = answer.headers.get("Api-Version")
