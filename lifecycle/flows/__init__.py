@@ -1,9 +1,9 @@
 """Durable work that survives a crash.
 
-A flow consists of tasks and their order: `linear`, `unordered` or `graph`, which can be nested. `Flows` runs a flow and
-stores each step before and after it runs, in memory, in a file or on a server. A restarted program continues the flow.
-If a task fails, the finished tasks are reverted, or a retry such as `Times` repeats them. A task runs at least once and
-has one result.
+A flow is a set of tasks and the order in which they run: `linear`, `unordered` or `graph`, which can be nested. `Flows`
+runs flows. It records each step before and after the step runs, in memory, in a file or on a server, so that a
+restarted program can continue its flows. If a task fails, the finished tasks are reverted, or a retry such as `Times`
+runs them again. Each task runs at least once and has exactly one result.
 """
 
 from lifecycle._lazy import lazy_names

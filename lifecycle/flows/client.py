@@ -45,19 +45,19 @@ _log = logging.getLogger("lifecycle.flows")
 class Flows:
     """Starts flows and stores them in an SQLite file, on a PostgreSQL server, or in memory. An async context manager.
 
-    On exit, running flows are suspended: their tasks have ``stop_timeout`` seconds to end, and are then cancelled.
-    `recover`, or `start` with the same id, continues the flows. If the store does not respond within a few more
-    seconds, the exit no longer waits for it.
+    On exit, running flows are suspended: their tasks have ``stop_timeout`` seconds to finish before they are cancelled.
+    To continue the flows, call `recover`, or `start` with the same id. If the store does not respond, the exit waits
+    only a few seconds longer.
 
     Args:
         path: A file, which is created if necessary, or ``postgresql://user@host:port/database`` (see `PostgresStore`).
             By default, flows are stored in memory.
-        durable: If True, changes in a file also survive a power cut. Without it, they survive only the end of the
-            process. A server uses its own settings instead.
+        durable: If True, changes to a file also survive a power cut. Otherwise, they survive a crash of the process,
+            but not necessarily a power cut. A server uses its own settings instead.
         codec: Serializer for values. By default, `JSON`.
         options: Options for running flows.
         store: A store to use instead of ``path``.
-        stop_timeout: Seconds that running tasks have to end on exit.
+        stop_timeout: Seconds to wait for running tasks to finish on exit.
     """
 
     def __init__(  # the settings of a store, and of flows
@@ -71,16 +71,16 @@ class Flows:
         stop_timeout: Duration = 10.0,
     ) -> None:
         if store is not None and path is not None:
-            raise ValueError(f"give either a path or a store, not both; got {path!r} and store={store!r}")
-        #: The store that contains the flows.
+            raise ValueError(f"pass either a path or a store, not both; got {path!r} and store={store!r}")
+        #: The store that holds the flows.
         self.store: Store = _store_at(path, durable=durable) if store is None else store
         #: The processes that have this store open.
         self.presence: Presence = self.store.presence()
-        #: Requests from and to other processes.
+        #: Requests to and from other processes.
         self.requests: Final = ControlChannel(self.presence)
         #: The serializer for values.
         self.codec: Final[Codec] = codec or JSON()
-        #: Seconds that running tasks have to end on exit.
+        #: Seconds to wait for running tasks to finish on exit.
         self.stop_timeout: Final[float] = in_seconds("stop_timeout", stop_timeout, least=0)
         self._threads = LoopThreads("task of a flow", THREADS)
         self._loader = FlowLoader(self.store, self.codec, options or Options(), self.presence, self._threads)
@@ -96,7 +96,8 @@ class Flows:
         """Open the store.
 
         Raises:
-            JournalError: if the store cannot be opened or written, is not a database, or has a newer version.
+            JournalError: if the store cannot be opened or written to, is not a database, or was created by a newer
+                version.
         """
         await self.store.__aenter__()
         try:
@@ -112,7 +113,10 @@ class Flows:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Suspend running flows, then close the store. A cancellation ends only the wait for the flows."""
+        """Suspend running flows, then close the store.
+
+        Cancelling this cuts the wait for the flows short, but the store is still closed.
+        """
         self._open = False
         hooks.component_closed.announce(self, component=self)
         try:
@@ -147,16 +151,16 @@ class Flows:
     def start(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # the natural name
         """Run ``flow`` in the background with the given values.
 
-        `start` returns before anything is stored. ``await flows.start(…).stored()`` returns the run after the flow is
-        stored and survives a crash.
+        `start` returns before anything is stored. ``await flows.start(…).stored()`` returns the run once the flow is
+        stored, so that it survives a crash.
 
         The id identifies the run. If you start a flow with an existing id, a finished run is not repeated, an
-        interrupted run continues, and a run that was reset begins again. If a different live process owns the run, even
-        a suspended one, this run waits for that process and returns the same outcome.
+        interrupted run continues, and a run that was reset begins again. If another live process owns the run, even if
+        the run is suspended there, this run waits for that process and returns the same outcome.
 
         Args:
             flow: A flow, or a single task.
-            id: Id of the run, such as an order number. By default, a new id.
+            id: An id for the run, such as an order number. By default, a new id is generated.
             store: Values for the tasks, by name. You can omit them if this process already has the run. Values that
                 differ from those of the stored run raise an error, here or when you await the run.
 
@@ -183,10 +187,10 @@ class Flows:
         known = self._registry.get(id or "")
         if known is not None and not known.refused:
             if known.name != plan.name:
-                raise FlowError(f"the id {id!r} belongs to a flow {known.name!r}, not {plan.name!r}; give another id")
+                raise FlowError(f"the id {id!r} belongs to flow {known.name!r}, not {plan.name!r}; use a different id")
             if same and store:
                 self._loader.check_values(known.id, self.codec.encode(store), known.given)
-            if known.stopped or known.state is FlowState.PENDING:  # the run was reset and does not run
+            if known.stopped or known.state is FlowState.PENDING:  # PENDING after a reset
                 known.proceed()
             return known
         _check_values(plan, store)
@@ -194,7 +198,7 @@ class Flows:
         return self._registry.start(plan, row, same=same and bool(store))
 
     def asks(self, flow: Item) -> frozenset[str]:
-        """Return the names of the values to pass to `start`: those that tasks in ``flow`` require and no task provides.
+        """Return the names of the values to pass to `start`: those that tasks in ``flow`` require but no task provides.
 
         Raises:
             FlowError: if the flow is invalid.
@@ -203,7 +207,7 @@ class Flows:
         return frozenset(plan.required() - plan.providers.keys())
 
     def adopt(self, flow: Item | Plan, snapshot: Snapshot) -> Run:
-        """Run ``flow`` from ``snapshot``. A worker calls this after it has taken the flow of a claimed job.
+        """Run ``flow`` from ``snapshot``. Workers call this after taking a claimed job's flow.
 
         Raises:
             FlowError: if the flow is invalid or has a different name, or if no task requires a value.
@@ -224,10 +228,10 @@ class Flows:
         Runs that belong to other live processes or to jobs are not continued, even if they are suspended.
 
         Args:
-            flows: The flow definitions. Stored runs are matched to them by the flow's name.
+            flows: The flow definitions. Stored runs are matched to them by name.
 
         Returns:
-            The runs that continue.
+            The runs that were continued.
 
         Raises:
             FlowError: if a flow is invalid.
@@ -243,7 +247,7 @@ class Flows:
     async def suspend(self, *, cancel_after: Duration | None = None) -> None:
         """Suspend all running flows, and wait until no task is running.
 
-        Flows that are started later still run. `JobQueue.work` claims no jobs until `resume` is called.
+        Flows that you start later still run, but `JobQueue.work` claims no jobs until you call `resume`.
 
         Args:
             cancel_after: Seconds after which running tasks are cancelled. By default, tasks run until they finish.
@@ -253,7 +257,7 @@ class Flows:
         await asyncio.gather(*[run.suspend(cancel_after=limit) for run in self.runs if run.running])
 
     async def resume(self) -> None:
-        """Continue all flows that are suspended in this process. `JobQueue.work` then claims jobs again."""
+        """Continue all flows that are suspended in this process, and let `JobQueue.work` claim jobs again."""
         if self.suspended:
             self.suspended = False
             self.presence.notify(RESUMED)
@@ -267,8 +271,8 @@ class Flows:
         Several processes may deliver events from the same store.
 
         Args:
-            max_attempts: Number of failed deliveries after which an event becomes a dead letter. 100 failures take
-                about an hour and a half.
+            max_attempts: The number of failed deliveries after which an event becomes a dead letter. It takes about an
+                hour and a half to reach the default of 100.
 
         Raises:
             ValueError: if ``max_attempts`` is below 1.
@@ -286,7 +290,7 @@ class Flows:
 
 
 def _store_at(path: str | os.PathLike[str] | None, *, durable: bool) -> Store:
-    """Return the store for a file, for the URL of a server, or for memory if ``path`` is None.
+    """Return a store for the file path or server URL ``path``, or an in-memory store if it is None.
 
     Raises:
         ValueError: if the URL's scheme is not supported.
@@ -302,7 +306,7 @@ def _store_at(path: str | os.PathLike[str] | None, *, durable: bool) -> Store:
         return PostgresStore(where)
     if "://" in where:
         kind = where.partition("://")[0]
-        raise ValueError(f"Flows(…) cannot use a store at {kind}://…; give postgresql://… or a file")
+        raise ValueError(f"Flows(…) cannot use a store at {kind}://…; use postgresql://… or a file path")
     from lifecycle.flows.stores.sqlite import SQLiteStore
 
     return SQLiteStore(path, durable=durable)
@@ -313,9 +317,9 @@ _UNFINISHED = tuple(state for state in FlowState if state not in ENDS)
 
 
 class RunRegistry:
-    """The runs of one `Flows`, by flow id, and the definitions of the flows to recover.
+    """One `Flows` object's runs by flow id, and the definitions of the flows to recover.
 
-    Other processes can send requests to unfinished runs through ``requests``.
+    Other processes use ``requests`` to send requests to unfinished runs.
     """
 
     def __init__(self, loader: FlowLoader, requests: ControlChannel) -> None:
@@ -338,11 +342,11 @@ class RunRegistry:
         return tuple(self._unfinished.values())
 
     def get(self, id: str) -> Run | None:  # noqa: A002  # the natural name
-        """Return the run with that id, or None if this process does not have it."""
+        """Return the run with this id, or None if it is not in this process."""
         return self._runs.get(id)
 
     def start(self, plan: Plan, row: FlowRow, *, same: bool = False) -> Run:
-        """Start a run for ``row``. With ``same``, a flow that is already stored must have the same values."""
+        """Start a run for ``row``. If ``same`` is true, a flow that is already stored must have the same values."""
         self._runs[row.id] = run = Run(plan, row, self._loader, self._changed, same=same)
         run.proceed()
         return run
@@ -378,7 +382,7 @@ class RunRegistry:
     # -- recovery -----------------------------------------------------------------------------------------------------
 
     def remember(self, flow: Item) -> None:
-        """Remember ``flow``, so that it is recovered too when another process requests a recovery."""
+        """Include this flow when another process requests a recovery."""
         self._known[flow.name] = flow
 
     async def recover(self, *flows: Item) -> list[Run]:
@@ -394,19 +398,19 @@ class RunRegistry:
             rows = await store.flows(name=plan.name, states=_UNFINISHED)
             with_job = await store.jobs(presence).unfinished([row.id for row in rows])
             rows = [row for row in rows if row.id not in with_job]
-            # The checks run concurrently, because each may have to wait for a process.
+            # Run the checks concurrently, since each of them may have to wait.
             await asyncio.gather(*[presence.is_gone(owner) for owner in {row.owner for row in rows} - {""}])
             runs += [self.start(plan, row) for row in rows if await self._is_left(row)]
         return runs
 
     async def _is_left(self, row: FlowRow) -> bool:
         if row.state == FlowState.PENDING and row.error:
-            # The job for this flow was discarded before the flow started.
+            # The flow's job was discarded before the flow started.
             return False
         return row.id not in self._unfinished and not await self._loader.is_elsewhere(row)
 
     def recover_known(self) -> None:
-        """Recover the known flows in the background, after a different process has reset a run."""
+        """Recover the known flows in the background, because another process has reset a run."""
         task = asyncio.create_task(self.recover(*self._known.values()), name="recover flows")
         self._recovering.add(task)
         task.add_done_callback(self._recovered)
@@ -417,7 +421,7 @@ class RunRegistry:
             _log.warning("flows that were reset could not be recovered: %s", reason_of(error))
 
     async def wait_recovered(self) -> None:
-        """Wait until all background recoveries have ended."""
+        """Wait until all background recoveries have finished."""
         await asyncio.gather(*self._recovering, return_exceptions=True)
 
 

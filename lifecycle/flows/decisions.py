@@ -1,7 +1,7 @@
 """`Scheduler`: processes the results of steps, and decides which step is executed or reverted next.
 
 This module does not await, read a clock or use a store, so tests can check every decision. It calls two kinds of user
-functions, deciders and ``on_failure``, which must be plain and fast.
+functions, deciders and ``on_failure``. Both must be synchronous and fast.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STARTED = (FlowState.RUNNING, FlowState.SUSPENDING, FlowState.RESUMING)
 _RESETTABLE = (FlowState.PENDING, FlowState.SUCCESS, FlowState.FAILURE, FlowState.REVERTED)
 _AT_WORK = frozenset({StepState.RUNNING, StepState.REVERTING})
 _DONE = frozenset({StepState.SUCCESS, StepState.IGNORE})
-#: Narrowest first.
+#: The depths, narrowest first.
 _DEPTHS = [Depth.STEP, Depth.NEIGHBORS, Depth.FLOW, Depth.ALL]
 
 
@@ -43,11 +43,12 @@ class Options:
         ValueError: if ``concurrency`` is below 1.
     """
 
-    #: Maximum number of steps per flow that run at the same time; None means no limit.
+    #: The maximum number of steps that a flow runs at the same time; None means no limit.
     concurrency: int | None = None
-    #: True if a failure ends the flow without reverting any step.
+    #: True to end a flow after a failure without reverting any steps.
     never_resolve: bool = False
-    #: True if a REVERT from a retry passes the decision to the enclosing retry or, without one, reverts everything.
+    #: True to let the enclosing retry decide after a retry's REVERT. If there is no enclosing retry, everything is
+    #: reverted.
     defer_reverts: bool = False
 
     def __post_init__(self) -> None:
@@ -59,7 +60,7 @@ class Call(NamedTuple):
     """A function to call now."""
 
     node: NodeState
-    #: True if the step is reverted, False if it is executed.
+    #: True to revert the step, False to execute it.
     reverting: bool
     arguments: dict[str, Any]
     #: The events that the function sends while it runs.
@@ -77,7 +78,7 @@ class StepResult(NamedTuple):
 
     @property
     def announced(self) -> Any:
-        """The value for the announced change. A large value is decoded only if there are listeners."""
+        """The value to announce, or None if it was not decoded because nothing listens for it."""
         return None if self.value is NOTHING else self.value
 
 
@@ -87,22 +88,23 @@ class Scheduler:
     def __init__(self, plan: Plan, snapshot: Snapshot, codec: Codec, options: Options) -> None:
         self._plan, self._options = plan, options
         self._id = snapshot.flow.id
-        #: The errors that end the flow immediately: failed reverts, and errors of deciders, retries and arguments.
+        #: The errors that end the flow immediately: failed reverts, missing arguments, and errors raised by deciders
+        #: and retries.
         self.errors: list[tuple[str, Failure]] = []
         self.nodes: list[NodeState] = [NodeState(node) for node in plan.nodes]
         self.steps: list[NodeState] = [node for node in self.nodes if node.step is not None]
         self.values: Final = Values(plan, self.nodes, codec, codec.decode(snapshot.flow.store))
         self.work: Final = UnitOfWork(snapshot.flow, codec, self.nodes)
-        #: The current time by the store's clock. The engine sets it before each `schedule`.
+        #: The current time by the store's clock, which the engine sets before each `schedule`.
         self.now: float = 0.0
-        # True if everything must be reverted, until the flow is reset.
+        # True if everything must be reverted. Stays True until the flow is reset.
         self._reverting_all = False
         # All steps that have failed, by number, even if they succeeded later.
         self._failed: dict[int, NodeState] = {}
-        # The ready steps: highest priority first, then in the order of the flow.
+        # The ready steps: highest priority first, then in flow order.
         self._ready: list[tuple[int, int]] = []
-        # For `take_back`: the nodes before the last `schedule`, those that it started, and the number of errors before
-        # it.
+        # What `take_back` needs to undo the last `schedule`: the earlier states, the nodes that started, and the
+        # earlier number of errors.
         self._before: list[tuple[NodeState, tuple[Any, ...]]] = []
         self._begun: list[NodeState] = []
         self._errors_before = 0
@@ -123,7 +125,7 @@ class Scheduler:
 
     @property
     def state(self) -> FlowState:
-        """The state of the flow after all changes are written."""
+        """The state that the flow will have once all changes are written."""
         return self.work.state
 
     def failures(self) -> dict[str, Failure]:
@@ -134,7 +136,10 @@ class Scheduler:
     # -- between runs -------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Prepare a loaded flow to run. After a crash, it becomes SUSPENDED. A REVERTED flow is reset."""
+        """Prepare a loaded flow to run.
+
+        A flow interrupted by a crash becomes SUSPENDED, and a REVERTED flow is reset.
+        """
         if self.state in _STARTED:
             self.work.move_flow(FlowState.RESUMING)
             self.work.move_flow(FlowState.SUSPENDED)
@@ -142,7 +147,7 @@ class Scheduler:
             self.reset()
 
     def reset(self) -> None:
-        """Delete all results, but keep the attempt counts of the steps.
+        """Delete all results, but keep the steps' attempt counts.
 
         Raises:
             InvalidState: if the flow is neither PENDING nor ended.
@@ -173,13 +178,13 @@ class Scheduler:
         self.work.move_flow(FlowState.RUNNING)
 
     def resume(self) -> None:
-        """Process failures without a verdict and interrupted steps in the loaded state."""
+        """Handle the steps that the loaded state shows as interrupted, or as failed without a verdict."""
         for node in self.steps:
             if node.state is StepState.FAILURE and node.failure is not None and not self._options.never_resolve:
                 self._resolve(node, node.failure)
         for node in self.steps:
             if node.revert_failure is not None:
-                # As in the run whose revert failed, no further steps are reverted.
+                # A revert already failed in an earlier run, so we don't revert any further steps.
                 self.errors.append((node.name, node.revert_failure))
             if node.state is StepState.RETRYING:
                 self._renew_after(node)
@@ -190,8 +195,8 @@ class Scheduler:
     # -- starting steps -----------------------------------------------------------------------------------------------
 
     def find_ready(self) -> None:
-        """Queue the steps that became ready, after calling their deciders."""
-        # The list grows during the loop: skipping a step may make others ready.
+        """Call the deciders of steps that became ready, and queue those that may run."""
+        # The list can grow during the loop, because skipping a step may make others ready.
         became_ready = self.work.became_ready
         for node in became_ready:
             if self.errors:
@@ -242,7 +247,7 @@ class Scheduler:
         return calls
 
     def take_back(self, seq: int) -> None:
-        """Undo the last `schedule`. Its changes, starting with the number ``seq``, were stored but not announced."""
+        """Undo the last `schedule`, whose changes, from number ``seq`` on, were stored but not announced."""
         for node, saved in reversed(self._before):
             node.restore(saved)
             self.work.add(node)
@@ -273,7 +278,10 @@ class Scheduler:
         return Call(node, False, arguments, [], pause)
 
     def _pause(self, node: NodeState) -> float:
-        """Return the seconds that a retry waits before its next attempt; a crash does not restart the wait."""
+        """Return how many seconds a retry must still wait before its next attempt.
+
+        A crash does not restart the wait.
+        """
         delay = getattr(node.step.retry, "delay", None) if isinstance(node.step, RetryStep) else None
         seconds: float = delay(list(node.history)) if delay else 0.0
         if seconds <= 0:
@@ -281,7 +289,7 @@ class Scheduler:
         if not node.due:
             node.due = self.now + seconds
             return seconds
-        # A change of the clock cannot make the wait longer.
+        # Changing the clock must not make the wait longer.
         return min(max(0.0, node.due - self.now), seconds)
 
     def _move_to_work(self, node: NodeState, state: StepState) -> None:
@@ -301,7 +309,7 @@ class Scheduler:
     # -- results ------------------------------------------------------------------------------------------------------
 
     def finish(self, call: Call, outcome: StepResult | Failure) -> None:
-        """Process the end of a call."""
+        """Process the outcome of a finished call."""
         node = call.node
         if call.reverting:
             self._finish_revert(node, outcome)
@@ -324,7 +332,7 @@ class Scheduler:
 
     def _finish_revert(self, node: NodeState, outcome: StepResult | Failure) -> None:
         if isinstance(outcome, Failure):
-            # After a failed revert, nothing more is reverted.
+            # Once a revert has failed, we revert nothing more.
             node.revert_failure = outcome
             self.work.move(node, StepState.REVERT_FAILURE, result=outcome, text=outcome.encode())
             self.errors.append((node.name, outcome))
@@ -336,7 +344,7 @@ class Scheduler:
         self.work.move(node, StepState.REVERTED, result=outcome.announced, text=outcome.text)
 
     def cancel(self, node: NodeState) -> None:
-        """Treat a step that was cancelled while running as if it had not started."""
+        """Treat a step that was cancelled while it ran as if it had never started."""
         state = node.before_work
         if state is StepState.PENDING:
             # The next attempt belongs to the same round and has the same idempotency key.
@@ -346,7 +354,7 @@ class Scheduler:
     # -- failures -----------------------------------------------------------------------------------------------------
 
     def _resolve(self, node: NodeState, failure: Failure) -> None:
-        """Get a verdict from the retries around ``node``, innermost first, and set the resulting intentions."""
+        """Ask the retries around ``node`` for a verdict, innermost first, and set the resulting intentions."""
         try:
             verdict, retry = self._verdict(node, failure)
         except Exception as error:  # noqa: BLE001  # a retry's error ends the flow, and nothing else
@@ -356,7 +364,7 @@ class Scheduler:
             self.work.set_intention(other, intention)
 
     def _verdict(self, node: NodeState, failure: Failure) -> tuple[Verdict, NodeState | None]:
-        """Return the verdict on a failure, and the retry of the affected flow, or None if everything is affected.
+        """Return the verdict on a failure, and the retry whose flow is affected, or None if everything is affected.
 
         Raises:
             Exception: any error raised by a retry, or `FlowError` if the retry did not return a verdict.
@@ -373,7 +381,7 @@ class Scheduler:
         return Verdict.REVERT, retry
 
     def _ask(self, retry: NodeState, node: NodeState, failure: Failure) -> Verdict:
-        """Return the verdict from ``retry``, after adding the failure to its history."""
+        """Add the failure to the history of ``retry``, and return its verdict."""
         step = cast("RetryStep", retry.step)
         if retry.history:
             failures = cast("dict[str, Failure]", retry.history[-1].failures)
@@ -383,12 +391,10 @@ class Scheduler:
         try:
             return Verdict(answer)
         except ValueError:
-            raise FlowError(
-                f"the retry {retry.name!r} answered {answer!r} to a failure, not a verdict; return one of Verdict"
-            ) from None
+            raise FlowError(f"the retry {retry.name!r} must return a Verdict, got {answer!r}") from None
 
     def _intentions(self, verdict: Verdict, retry: NodeState | None) -> Iterable[tuple[NodeState, Intention]]:
-        """Return the intentions that change, without those set by an earlier failure."""
+        """Return the intentions that change, except those that an earlier failure already set."""
         if self._reverting_all:
             return []
         if verdict is Verdict.REVERT_ALL or retry is None:
@@ -399,17 +405,17 @@ class Scheduler:
             return []
         retry.answered = intention
         after = [(self.nodes[node.number], Intention.REVERT) for node in self._plan.steps_after(retry.planned)]
-        # A retry that is already being reverted does not change direction.
+        # A retry that is already being reverted keeps being reverted.
         keep = intention is Intention.RETRY and retry.intention is Intention.REVERT
         return after if keep else [(retry, intention), *after]
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def ending(self) -> FlowState:
-        """Return the state in which the flow would end now.
+        """Return the state that the flow would end in if it ended now.
 
-        The state is FAILURE if a step was not reverted, because the revert failed or reverting is disabled. It is
-        SUSPENDED if steps remain, SUCCESS if all steps are done, and REVERTED otherwise.
+        FAILURE means that a step was not reverted, either because its revert failed or because reverting is disabled.
+        The state is SUSPENDED if there are steps left to run, SUCCESS if all steps are done, and REVERTED otherwise.
         """
         states = {(node.state, node.intention) for node in self.steps}
         unresolved = (StepState.FAILURE, Intention.EXECUTE) in states
@@ -420,7 +426,7 @@ class Scheduler:
         return FlowState.SUCCESS if all(state in _DONE for state, _ in states) else FlowState.REVERTED
 
     def end(self) -> FlowState:
-        """Move the flow to its final state. No step may be running."""
+        """Move the flow to its final state. No steps may be running."""
         state = self.ending()
         self.work.move_flow(state)
         return state
@@ -437,7 +443,7 @@ class Scheduler:
 
 
 def _joined(flow: str, failures: Sequence[tuple[str, Failure]]) -> BaseException:
-    """Return the error, or a group if there are several."""
+    """Return the error, or an exception group if there are several."""
     errors = [failure.exception(name) for name, failure in failures]
     if len(errors) == 1:
         return errors[0]
@@ -451,7 +457,7 @@ def _joined(flow: str, failures: Sequence[tuple[str, Failure]]) -> BaseException
 def _skipped(plan: Plan, node: Node, values: Values, nodes: Sequence[NodeState]) -> list[int]:
     """Call the deciders for ``node``. Return the nodes to skip, including ``node``, or none if all return true.
 
-    Deciders that follow a skipped step are not called.
+    A decider is not called if all the steps whose results it would receive were skipped.
 
     Raises:
         Exception: any error raised by a decider.
@@ -473,7 +479,7 @@ def _counts(condition: Condition, nodes: Sequence[NodeState]) -> bool:
 def _holds(condition: Condition, results: dict[str, Any]) -> object:
     answer = condition.decider(results)
     if inspect.isawaitable(answer):
-        # An awaitable would always count as true.
+        # A coroutine object is always true.
         if inspect.iscoroutine(answer):
             answer.close()
         raise FlowError(f"the decider {condition.decider!r} returned an awaitable; return whether to run the step")
@@ -481,14 +487,14 @@ def _holds(condition: Condition, results: dict[str, Any]) -> object:
 
 
 def _dependents(plan: Plan, node: Node, depth: Depth) -> list[int]:
-    """Return the steps that are skipped together with ``node``."""
+    """Return the steps to skip together with ``node``."""
     if depth is Depth.ALL:
         return [each.number for each in plan.steps_after(node)]
     if depth is Depth.NEIGHBORS:
         return [number for number in node.successors if plan.nodes[number].kind == "task"]
     if depth is Depth.STEP:
         return []
-    # The following steps in the same flow, without those in nested flows.
+    # The steps that follow in the same flow, excluding those in nested flows.
     seen: set[int] = set()
     ways = [node]
     while ways:

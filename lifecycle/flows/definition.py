@@ -1,9 +1,9 @@
-"""The description of a flow: tasks and their order. Nothing runs here.
+"""Flow definitions: tasks and the order in which they run. Nothing runs here.
 
-A task is a function. Its parameters name the values it needs, and its own name is the name of its result. Names connect
-tasks as they connect fixtures in pytest. `linear` runs tasks one after another, `unordered` all at the same time, and
-`graph` each task as soon as its arguments exist. Flows contain tasks and flows. Mistakes are reported when a flow is
-created or, if that needs the whole flow, when it is compiled.
+A task is a function. Its parameters name the values it needs, and its own name becomes the name of its result. Names
+connect tasks the way they connect pytest fixtures. `linear` runs tasks one after another, `unordered` runs them all at
+the same time, and `graph` runs each task as soon as its arguments exist. A flow can contain tasks and other flows.
+Mistakes are reported when a flow is created or, if finding them takes the whole flow, when it is compiled.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ __all__ = [
     "unordered",
 ]
 
-#: The names that a step provides, each with the part of the result that it names: all of it (None), a position or a
-#: key.
+#: The names that a step provides. Each is mapped to the part of the result that it stands for: a position, a key, or
+#: None for all of it.
 Provides: TypeAlias = "Mapping[str, int | str | None]"
 
 
 class StepFunction(NamedTuple):
-    """A function of a step, and the sources of its arguments."""
+    """One of a step's functions, and where its arguments come from."""
 
     fn: Callable[..., Any]
-    #: Each parameter with the name of its argument.
+    #: The argument name for each parameter.
     arguments: Mapping[str, str]
     #: The parameters that are optional.
     optional: frozenset[str]
-    #: The parameters that describe the step itself: its result, its history, and the failures of its flow.
+    #: The parameters that describe the step itself: its result, its history, and its flow's failures.
     specials: frozenset[str] = frozenset()
-    #: True for a plain function, which runs in a thread.
+    #: True for a synchronous function, which runs in a thread.
     in_thread: bool = False
-    #: True for a revert that is not called for a step that failed.
+    #: True for a revert that is not called if its step failed.
     only_if_done: bool = False
 
 
@@ -68,14 +68,14 @@ class _Parameters(NamedTuple):
     """The parameters of a function."""
 
     required: tuple[str, ...] = ()
-    #: The parameters with a default, which get an argument if one exists.
+    #: The parameters with a default, which receive an argument only if one exists.
     optional: tuple[str, ...] = ()
     #: True if the function accepts any name (``**kwargs``).
     takes_any: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The required and the optional parameters."""
+        """The required parameters, then the optional ones."""
         return self.required + self.optional
 
 
@@ -83,7 +83,7 @@ def _parameters_of(fn: Callable[..., Any]) -> _Parameters:
     """Return the parameters of ``fn``.
 
     Raises:
-        TypeError: if a parameter cannot be given by name.
+        TypeError: if a parameter cannot be passed by name.
     """
     required: list[str] = []
     optional: list[str] = []
@@ -92,7 +92,7 @@ def _parameters_of(fn: Callable[..., Any]) -> _Parameters:
         if parameter.kind is parameter.VAR_KEYWORD:
             takes_any = True
         elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
-            raise TypeError(f"{name_of(fn)} takes {parameter}, which cannot be given by name; name its parameters")
+            raise TypeError(f"{name_of(fn)}: the parameter {parameter} cannot be passed by name; use named parameters")
         else:
             (required if parameter.default is parameter.empty else optional).append(parameter.name)
     return _Parameters(tuple(required), tuple(optional), takes_any)
@@ -114,7 +114,7 @@ class TaskSettings(TypedDict, total=False):
 
 
 class _Checked(NamedTuple):
-    """The settings of a task, checked and normalized."""
+    """A task's settings, checked and normalized."""
 
     name: str
     provides: Provides
@@ -125,7 +125,7 @@ class _Checked(NamedTuple):
     timeout: float | None = None
 
 
-#: The parameters of a revert that do not name values.
+#: The parameters of a revert that have a special meaning instead of naming values.
 _OF_REVERTS = ("result", "failures", "flow_failures")
 
 
@@ -157,7 +157,7 @@ class Task:
         return f"<Task {self.name!r}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself, outside any flow."""
+        """Call the function directly, outside any flow."""
         return self.fn(*args, **kwargs)
 
     @property
@@ -172,21 +172,21 @@ class Task:
     def revert(
         self, fn: Callable[..., Any] | None = None, /, *, only_if_done: bool = False
     ) -> Task | Callable[[Callable[..., Any]], Task]:
-        """Set the function that reverts the task; a decorator, with or without settings, that returns the task.
+        """Set the function that reverts the task, and return the task. This is a decorator, with or without settings.
 
-        The function can take ``result`` (the result of the task, or its `Failure`), also under the name that the task
-        provides; ``failures`` (each failed step's name with its `Failure`); and any argument that the task itself could
-        take.
+        The function can have these parameters: ``result``, or the name that the task provides, for the task's result or
+        its `Failure`; ``failures``, a mapping from the name of each failed step to its `Failure`; and any parameter
+        that the task itself could have.
 
-        A task that fails may have done a part of its work, so it is reverted too. Its revert gets a `Failure` in place
-        of the result: annotate the parameter with both, as in ``result: str | Failure``.
+        A task that fails may already have done part of its work, so it is reverted too. Its revert then receives a
+        `Failure` instead of the result, so annotate the parameter with both types, as in ``result: str | Failure``.
 
         Args:
             fn: The function.
             only_if_done: Do not call the function if the task failed. The result is then never a `Failure`.
 
         Raises:
-            TypeError: if a parameter cannot be given by name.
+            TypeError: if a parameter cannot be passed by name.
             ValueError: if the task already has a revert.
         """
         if fn is None:
@@ -196,7 +196,9 @@ class Task:
 
             return decorate
         if self.undo is not None:
-            raise ValueError(f"the task {self.name!r} already has a revert, {name_of(self.undo.fn)}; make another task")
+            raise ValueError(
+                f"task {self.name!r} already has a revert, {name_of(self.undo.fn)}; create a separate task"
+            )
         self.undo = self._revert_function(fn)._replace(only_if_done=only_if_done)
         return self
 
@@ -214,7 +216,7 @@ class Task:
         return StepFunction(fn, _bound(others, rebind, ()), optional, specials, in_thread=not is_async(fn))
 
     def copy(self, settings: TaskSettings) -> Task:
-        """Return the same task with other settings."""
+        """Return a copy of the task with these settings changed."""
         copy = Task(self.fn, self._settings._replace(**_checked(self.name, self.fn, settings)))
         return copy if self.undo is None else copy.revert(self.undo.fn, only_if_done=self.undo.only_if_done)
 
@@ -226,31 +228,32 @@ def task(fn: None = None, /, **settings: Unpack[TaskSettings]) -> Callable[[Call
 def task(  # `TaskSettings` has the parameters
     fn: Callable[..., Any] | None = None, /, **settings: Unpack[TaskSettings]
 ) -> Task | Callable[[Callable[..., Any]], Task]:
-    """Create a step of a flow from an async or plain function. Use this as a decorator, with or without settings.
+    """Create a flow step from an async or synchronous function. Use this as a decorator, with or without settings.
 
-    A plain function runs in a thread, so it may block. At most 32 of them run at the same time in one `Flows`. The
-    thread has the context variables of the task. A thread cannot be stopped: when the task is cancelled or exceeds its
-    ``timeout``, the flow waits up to 5 seconds for the function. A function that needs the loop must be async.
+    A synchronous function runs in a thread, so it may block. At most 32 of them run at the same time in one `Flows`.
+    The thread sees the task's context variables. Since a thread cannot be stopped, the flow waits up to 5 seconds for
+    the function to return when the task is cancelled or exceeds its ``timeout``. A function that needs the event loop
+    must be async.
 
-    If you pass a task instead of a function, it is copied with the given settings changed.
+    If you pass a task instead of a function, you get a copy of it with these settings changed.
 
     Args:
         fn: The function. The names of its parameters are the names of its arguments.
-        name: The name of the task, unique in its flow. By default, the name of the function.
-        provides: The name under which other tasks get the result. By default, the name of the task. A list or tuple of
-            names splits the result by position, and a set of names splits it by key. With None, the task provides
-            nothing.
-        requires: Names that the task waits for in addition to its parameters. The function gets those that it accepts.
-        rebind: The name of the argument for each parameter whose name differs, or argument names in the order of the
-            parameters.
-        inject: Values for this task only, which take precedence over all others.
-        priority: Tasks with a higher priority start before others that can start.
-        timeout: Seconds for one attempt. After that, the task is cancelled and fails with `TimeoutError`. If it
-            continues anyway, it is abandoned 5 seconds later. None means no limit.
+        name: The name of the task, which must be unique in its flow. By default, the function's name.
+        provides: The name that other tasks use for the result. By default, the task's name. A list or tuple of names
+            splits the result by position, and a set of names splits it by key. If None, the task provides nothing.
+        requires: Names that the task waits for in addition to its parameters. Those that the function accepts are
+            passed to it.
+        rebind: A mapping from parameters to argument names, where they differ, or a sequence of argument names in
+            parameter order.
+        inject: Values for this task only. They take precedence over all others.
+        priority: When several tasks can start, those with a higher priority start first.
+        timeout: Seconds that one attempt may take. After this time, the task is cancelled and fails with
+            `TimeoutError`. If it keeps running anyway, it is abandoned 5 seconds later. None means no limit.
 
     Raises:
-        TypeError: if a parameter cannot be given by name, or a setting is unknown or has a wrong type.
-        ValueError: if a name is empty, the timeout is not positive, or no parameter takes one of the names.
+        TypeError: if a parameter cannot be passed by name, or if a setting is unknown or has the wrong type.
+        ValueError: if a name is empty, if the timeout is not positive, or if a name in ``rebind`` matches no parameter.
     """
     if fn is None:
 
@@ -283,12 +286,12 @@ def _checked(name: str, fn: Callable[..., Any], settings: TaskSettings) -> dict[
 
 #: The type of each setting, and its description in errors.
 _TYPES: Mapping[str, tuple[Any, str]] = {
-    "name": (str | None, "a text"),
-    "provides": ((Iterable, type(None)), "a name, or several"),
+    "name": (str | None, "a string"),
+    "provides": ((Iterable, type(None)), "a name, or several names"),
     "requires": (Iterable, "names"),
-    "rebind": (Iterable, "a mapping of parameters to names, or names"),
-    "inject": (Mapping, "a mapping of names to values"),
-    "priority": (int, "an integer, the higher the earlier"),
+    "rebind": (Iterable, "a mapping from parameters to names, or a sequence of names"),
+    "inject": (Mapping, "a mapping from names to values"),
+    "priority": (int, "an integer"),
     "timeout": (object, "seconds, a timedelta, or None"),
 }
 
@@ -296,14 +299,14 @@ _TYPES: Mapping[str, tuple[Any, str]] = {
 def _check_types(name: str, settings: TaskSettings) -> None:
     for setting, given in settings.items():
         if setting not in _TYPES:
-            raise TypeError(f"task({setting}={given!r}) of {name!r} is not a setting; there are: {', '.join(_TYPES)}")
+            raise TypeError(f"task {name!r}: unknown setting {setting}={given!r}; valid: {', '.join(_TYPES)}")
         kind, meant = _TYPES[setting]
         if not isinstance(given, kind):
-            raise TypeError(f"task({setting}={given!r}) of {name!r} is of a wrong type; give {meant}")
+            raise TypeError(f"task {name!r}: {setting} must be {meant}, got {given!r}")
 
 
 def _parts_of(provides: str | Iterable[str] | None) -> Provides:
-    """Return each name in ``provides`` with the part of the result that it names."""
+    """Return each name in ``provides``, mapped to the part of the result that it stands for."""
     if not provides:
         return {}
     if isinstance(provides, str):
@@ -314,11 +317,11 @@ def _parts_of(provides: str | Iterable[str] | None) -> Provides:
 
 
 def _names_in(setting: str, given: str | Iterable[Any]) -> tuple[str, ...]:
-    """Return ``given`` as a tuple of names; a string is one name."""
+    """Return ``given`` as a tuple of names. A string is a single name."""
     names = (given,) if isinstance(given, str) else tuple(given)
     for each in names:
         if not isinstance(each, str) or not each:
-            raise ValueError(f"{setting} has {each!r}, which is not a name; give texts that are not empty")
+            raise ValueError(f"{setting}: each name must be a non-empty string, got {each!r}")
     return names
 
 
@@ -338,7 +341,7 @@ def _check_rebind(settings: _Checked, parameters: _Parameters) -> None:
 
 
 def _bound(parameters: _Parameters, rebind: Mapping[str, str], requires: tuple[str, ...]) -> dict[str, str]:
-    """Return each parameter with the name of its argument."""
+    """Return the argument name for each parameter."""
     arguments = {each: rebind.get(each, each) for each in parameters.names}
     if parameters.takes_any:
         arguments |= rebind
@@ -348,16 +351,16 @@ def _bound(parameters: _Parameters, rebind: Mapping[str, str], requires: tuple[s
 
 # -- retries -----------------------------------------------------------------------------------------------------------
 
-#: The parameters of a retry's functions that do not name values.
+#: The parameters of a retry's functions that have a special meaning instead of naming values.
 _OF_RETRIES = frozenset({"history", *_OF_REVERTS})
 
 
 class RetryStep:
-    """The retry of the flow ``flow``, as a step that runs before the items of the flow."""
+    """The retry of the flow ``flow``, as a step that runs before the flow's items."""
 
     name: str
     function: StepFunction
-    #: The function ``on_failure``, which returns the verdict.
+    #: The ``on_failure`` function, which returns the verdict.
     question: StepFunction
 
     kind = "retry"
@@ -386,7 +389,7 @@ def _retry_function(fn: Callable[..., Any], rebind: Mapping[str, str]) -> StepFu
     return StepFunction(fn, arguments, frozenset(parameters.optional) - specials, specials)
 
 
-#: A step of a flow: a task, or the retry of a flow in it.
+#: A step of a flow: a task, or the retry of the flow itself or of a flow nested in it.
 Step: TypeAlias = Task | RetryStep
 
 
@@ -400,20 +403,20 @@ Item: TypeAlias = "Task | Flow"
 
 
 class Depth(StrEnum):
-    """The steps that are skipped together with a task that a decider skips. The widest depth that applies wins."""
+    """Which steps to skip along with a task that a decider skips. If several depths apply, the widest one wins."""
 
-    #: All later steps, also in other flows.
+    #: All later steps, including those in other flows.
     ALL = "all"
     #: All later steps in the same flow.
     FLOW = "flow"
-    #: The tasks directly after it.
+    #: The tasks directly after the skipped task.
     NEIGHBORS = "neighbors"
-    #: No other step.
+    #: No other steps.
     STEP = "step"
 
 
 class Edge(NamedTuple):
-    """The order of two items and, with a decider, a condition for running ``after``."""
+    """The order of two items, plus a condition for running ``after`` if a decider is set."""
 
     before: Item
     after: Item
@@ -422,7 +425,7 @@ class Edge(NamedTuple):
 
 
 class Flow:
-    """Items and their order. Create it with `linear`, `unordered` or `graph`. A `Task` can take its place."""
+    """Items and the order in which they run. Create a flow with `linear`, `unordered` or `graph`."""
 
     def __init__(self, pattern: str, name: str, items: tuple[Item, ...], *, retry: RetryStep | None) -> None:
         self.pattern = pattern
@@ -435,80 +438,80 @@ class Flow:
         return f"<{self.pattern} {self.name!r}: {len(self.items)} items>"
 
     def when(self, u: Item, v: Item, decider: Decider | None = None, *, depth: str = Depth.ALL) -> Flow:
-        """Run ``v`` after ``u``, and only if ``decider`` returns true. Return the flow.
+        """Run ``v`` after ``u``, and only if ``decider`` returns a true value. Return the flow.
 
-        The decider gets, by name, the results of all tasks that a decider links to ``v``, except skipped tasks. If any
-        of these deciders returns false, ``v`` is skipped.
+        The decider receives a dict with the results, by name, of all tasks that are linked to ``v`` with a decider,
+        except skipped ones. If any of these deciders returns a false value, ``v`` is skipped.
 
         Args:
             u: The earlier item.
             v: The later item.
-            decider: A plain function. Without one, this sets the order of two items of a graph.
-            depth: The steps that are skipped together with ``v``: ``all`` later steps, later steps in the same
-                ``flow``, the ``neighbors`` directly after it, or only the ``step`` itself.
+            decider: A synchronous function. Without a decider, this only sets the order of two items in a graph.
+            depth: Which steps to skip along with ``v``: ``all`` later steps, later steps in the same ``flow``, the
+                ``neighbors`` directly after it, or only the ``step`` itself.
 
         Raises:
-            FlowError: if ``u`` or ``v`` is not in the flow, or the flow has no such order.
+            FlowError: if ``u`` or ``v`` is not in the flow, or if the flow's order does not allow the link.
             ValueError: if the depth is unknown.
             TypeError: if the decider is not a function, or is async.
         """
         if decider is not None and not _is_plain(decider):
-            raise TypeError(f"when(…, {decider!r}) is not a plain function; await in a task instead")
+            raise TypeError(f"the decider must be a synchronous function, got {decider!r}; await in a task instead")
         for item in (u, v):
             if not any(item is each for each in self.items):
-                raise FlowError(f"{item!r} is not an item of {self!r}; link its items: {_names(self.items)}")
+                raise FlowError(f"{item!r} is not an item of {self!r}; its items are: {_names(self.items)}")
         self._check_order(u, v)
         self.edges.append(Edge(u, v, decider, _depth(depth)))
         return self
 
     def _check_order(self, u: Item, v: Item) -> None:
         if self.pattern == "unordered":
-            raise FlowError(f"{self!r} has no order, so nothing in it can depend on another; use graph or linear")
+            raise FlowError(f"{self!r} has no order, so its items cannot depend on each other; use graph or linear")
         places = {id(each): place for place, each in enumerate(self.items)}
         if self.pattern == "linear" and places[id(u)] + 1 != places[id(v)]:
             raise FlowError(f"in {self!r}, {v.name!r} does not follow right after {u.name!r}; use a graph")
 
 
 def linear(name: str, *items: Item | Callable[..., Any], retry: Retry | None = None) -> Flow:
-    """Make a flow whose items run one after another, and are reverted in reverse order.
+    """Create a flow whose items run one after another, and are reverted in reverse order.
 
     Raises:
-        FlowError: if an item occurs twice.
-        TypeError: if an item is neither a task, a flow nor a function.
+        FlowError: if the same item is passed twice.
+        TypeError: if an item is not a task, a flow or a function.
     """
     return _flow("linear", name, items, retry)
 
 
 def unordered(name: str, *items: Item | Callable[..., Any], retry: Retry | None = None) -> Flow:
-    """Make a flow whose items all run at the same time. They do not get each other's results.
+    """Create a flow whose items all run at the same time. They cannot use each other's results.
 
     Raises:
-        FlowError: if an item occurs twice.
-        TypeError: if an item is neither a task, a flow nor a function.
+        FlowError: if the same item is passed twice.
+        TypeError: if an item is not a task, a flow or a function.
     """
     return _flow("unordered", name, items, retry)
 
 
 def graph(name: str, *items: Item | Callable[..., Any], retry: Retry | None = None) -> Flow:
-    """Make a flow in which each item runs as soon as its arguments exist.
+    """Create a flow in which each item runs as soon as its arguments exist.
 
     Raises:
-        FlowError: if an item occurs twice.
-        TypeError: if an item is neither a task, a flow nor a function.
+        FlowError: if the same item is passed twice.
+        TypeError: if an item is not a task, a flow or a function.
     """
     return _flow("graph", name, items, retry)
 
 
 def _flow(pattern: str, name: Any, items: tuple[Any, ...], retry: Retry | None) -> Flow:
     if not isinstance(name, str) or not name:
-        raise TypeError(f"{pattern}({name!r}, …) is not a name; give a text that is not empty")
+        raise TypeError(f"{pattern}(): the name must be a non-empty string, got {name!r}")
     if retry is not None and not isinstance(retry, Retry):
-        raise TypeError(f"{pattern}({name!r}, retry={retry!r}) has no execute and on_failure; give a retry")
+        raise TypeError(f"{pattern}({name!r}): retry must have execute and on_failure, got {retry!r}")
     members = tuple(map(_item, items))
     seen: set[int] = set()
     for each in members:
         if id(each) in seen:
-            raise FlowError(f"{each!r} is twice in {pattern} {name!r}; make a copy with another name: task(…, name=…)")
+            raise FlowError(f"{each!r} occurs twice in {pattern} {name!r}; give a copy another name: task(…, name=…)")
         seen.add(id(each))
     return Flow(pattern, name, members, retry=None if retry is None else RetryStep(retry, name))
 
@@ -519,7 +522,7 @@ def _item(given: Any) -> Item:
     if callable(given):
         made: Task = task(given)
         return made
-    raise TypeError(f"{given!r} is neither task nor flow; write @task above the function")
+    raise TypeError(f"expected a task or a flow, got {given!r}; decorate the function with @task")
 
 
 def _is_plain(given: Any) -> bool:
@@ -529,10 +532,10 @@ def _is_plain(given: Any) -> bool:
 def _depth(given: str) -> Depth:
     try:
         depth = given.lower()
-        # TaskFlow calls this value ``atom``.
+        # ``atom`` is TaskFlow's name for this depth.
         return Depth.STEP if depth == "atom" else Depth(depth)
     except (ValueError, AttributeError):
-        raise ValueError(f"when(depth={given!r}) is unknown; give one of {', '.join(Depth)}") from None
+        raise ValueError(f"when(): depth must be one of {', '.join(Depth)}, got {given!r}") from None
 
 
 def _names(items: tuple[Item, ...]) -> str:

@@ -1,11 +1,11 @@
-"""`Engine`: runs one flow in phases. Each decision by the scheduler is stored, then announced, then carried out.
+"""`Engine`: runs one flow in phases. Each of the scheduler's decisions is stored, then announced, then carried out.
 
-The first phase is RESUMING. SCHEDULING, WAITING and ANALYZING follow and repeat. A change is stored before it is
-announced, and before it causes a function call. A phase that calls no function shares a transaction with the next
-phase: RESUMING with the first SCHEDULING, ANALYZING with the next SCHEDULING, and the last ANALYZING with the flow's
-SUCCESS. A flow with one task needs two transactions. If the flow is suspended before the changes from a SCHEDULING
-phase are announced, the engine deletes those changes from the store and starts none of their steps. The module
-`decisions` makes the decisions.
+The first phase is RESUMING. After that, SCHEDULING, WAITING and ANALYZING repeat. Each change is stored before it is
+announced, and before it causes a function call. A phase that doesn't call any functions shares a transaction with the
+next phase: RESUMING with the first SCHEDULING, ANALYZING with the next SCHEDULING, and the last ANALYZING with the
+flow's SUCCESS. A flow with one task therefore needs two transactions. If the flow is suspended before the changes from
+a SCHEDULING phase are announced, those changes are deleted from the store, and none of the steps that they would have
+started run. The decisions themselves are made in `decisions`.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ __all__ = ["STOP_MARGIN", "THREADS", "Engine", "current_task", "send"]
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: The result of a function that the engine has cancelled.
+#: Stands for the result of a function that the engine has cancelled.
 _CANCELLED: Any = object()
-#: Seconds to wait for a cancelled function to end.
+#: Seconds to wait for a cancelled function to finish.
 _CANCEL_TIMEOUT = 5.0
-#: The maximum number of plain functions that run at the same time, each in a thread.
+#: The maximum number of synchronous functions that run at the same time, each in a thread.
 THREADS = 32
-#: The maximum time in seconds until a flow stops after its tasks are cancelled. It includes the wait for tasks that do
-#: not end, and the time to write results.
+#: The maximum number of seconds until a flow stops after its tasks are cancelled. This includes waiting for tasks that
+#: don't finish, and writing results.
 STOP_MARGIN = _CANCEL_TIMEOUT + 2.0
 
 
@@ -78,27 +78,29 @@ class Engine:
         self._work = self.scheduler.work
         #: Notified after changes are stored and announced.
         self.changed: Condition = Condition()
-        #: Called with each change after it is stored, in order. An error raised by a listener stops the engine.
+        #: Called in order with each change after it is stored. If a listener raises an error, the engine stops.
         self.listeners: list[Callable[[Change], object]] = []
-        #: Called with each state that the engine enters, before the phase for that state runs.
+        #: Called with each engine state, before the phase for that state runs.
         self.watchers: list[Callable[[EngineState], object]] = []
-        #: Called after events that tasks have sent are stored.
+        #: Called once events sent by tasks have been stored.
         self.on_sent: Callable[[], object] | None = None
         self._sender = self if sender is None else sender
-        # The flow's state machine. It changes state when the change is announced.
+        # The flow's state machine, which changes state when the change is announced.
         self.flow: Machine[FlowState] = FLOWS.machine(self.id, self.scheduler.state)
-        # The steps' state machines, by name.
+        # The steps' state machines, by step name.
         self.steps: dict[str, Machine[StepState]] = {
             node.name: node.table.machine(node.name, node.state) for node in self.scheduler.steps
         }
         self.machine: Machine[EngineState] = ENGINES.machine(self.id)
-        # The threads that run plain functions. The engine creates and closes them if none are given.
+        # The threads that run synchronous functions. If none are passed, the engine creates its own and closes them.
         self._threads, self._own_threads = threads or LoopThreads(f"flow {self.id}", THREADS), threads is None
         self._executor = self._new_executor()
         self._clock: Callable[[], float] = store.time
 
     async def prepare(self, *, write: bool = True) -> None:
-        """Change the state of a loaded flow so that it can run. With ``write=False``, `run` stores the new rows.
+        """Change the state of a loaded flow so that it can run.
+
+        If ``write`` is False, the new rows are left for `run` to store.
 
         Raises:
             ClaimLost: if another process has taken the flow.
@@ -126,7 +128,7 @@ class Engine:
             MissingDependencies: if an argument for a step is missing. No step has started.
             InvalidState: if the flow cannot run from its current state.
             ClaimLost: if another process has taken the flow; all running functions are cancelled.
-            JournalError: if the store cannot be written; all running functions are cancelled.
+            JournalError: if the store cannot be written to; all running functions are cancelled.
         """
         self.plan.check(self.scheduler.values.store.keys())
         self.machine, self._executor = ENGINES.machine(self.id), self._new_executor()
@@ -145,10 +147,10 @@ class Engine:
         return Executor(self.id, self._codec, self._threads, self._sender)
 
     def suspend(self, *, cancel_after: float | None = None) -> bool:
-        """Start no further steps. Return False if the flow cannot be suspended from its state.
+        """Stop starting steps. Return False if the flow cannot be suspended from its current state.
 
-        Running functions continue until they finish. If ``cancel_after`` is given, they are cancelled after that many
-        seconds.
+        Functions that are already running continue until they finish, or are cancelled after ``cancel_after`` seconds
+        if it is set.
         """
         self._work.now = time.time()
         moved = self._work.move_flow(FlowState.SUSPENDING)
@@ -190,7 +192,7 @@ class Engine:
             scheduling = self.scheduler.may_schedule
 
     async def _schedule(self) -> bool:
-        """Store the changes of steps that can run, then start the steps. Return False if the flow was suspended."""
+        """Store the changes for steps that can run, then start them. Return False if the flow was suspended."""
         limit = self._options.concurrency
         before = self._work.pending
         self.scheduler.now = self._clock()
@@ -218,8 +220,8 @@ class Engine:
         if self._work.is_open:
             await self._flush()
         if self._executor and self._executor.finished:
-            # Some steps had nothing to do and finished immediately. Two loop iterations give other fast steps the
-            # chance to finish, so that one transaction contains all of them.
+            # Some steps had nothing to do and finished immediately. We wait for two loop iterations to give other fast
+            # steps a chance to finish, so that all of them are written in one transaction.
             for _ in range(2):
                 await asyncio.sleep(0)
         while self._executor and not self._executor.finished:
@@ -240,14 +242,14 @@ class Engine:
         self.scheduler.find_ready()
         if self.scheduler.may_schedule:
             return
-        # The last changes are written together with the flow's end if the flow ends with SUCCESS, but before the end
-        # if it ends as REVERTED. A REVERTED flow that runs again begins from the start, so without this extra write, a
-        # crash could cause a second revert.
+        # If the flow succeeds, these changes are written together with its final state. If it is being reverted, they
+        # have to be written first. Otherwise, a crash could cause a second revert, because a REVERTED flow that runs
+        # again starts from the beginning.
         if self._executor.is_busy or self.scheduler.ending() is not FlowState.SUCCESS:
             await self._flush()
 
     async def _end(self) -> FlowState:
-        """Store the flow's end together with earlier changes, and return the flow's state."""
+        """Store the flow's final state together with any earlier changes, and return it."""
         before = self._work.pending
         state = self.scheduler.end()
         changes = await self._commit()
@@ -271,8 +273,8 @@ class Engine:
         """Encode a large result in a thread. Decode a copy only if the value is needed in memory."""
         try:
             text = await self._threads.call(partial(self._codec.encode, outcome))
-            # Listeners and retries need the value in memory. A custom codec may fail to decode its own output, which
-            # must be detected here.
+            # Listeners and retries need the value in memory. A custom codec may be unable to decode the value, and we
+            # have to find that out here.
             decodes = self._has_listeners or call.node.kind == "retry" or type(self._codec) is not JSON
             value = await self._threads.call(partial(self._codec.decode, text)) if decodes else NOTHING
         except Exception as error:  # noqa: BLE001  # a failure of the task
@@ -289,7 +291,7 @@ class Engine:
                 watcher(state)
 
     async def _flush(self) -> None:
-        """Store all changes, then announce them. Repeat if listeners cause further changes."""
+        """Store all changes, then announce them. Repeat while listeners cause further changes."""
         while changes := await self._commit():
             for change in changes:
                 self._announce(change)
@@ -328,20 +330,22 @@ class _Running:
         self.context = _context(flow, call)
         self._prefix = _key(flow, call, call.node.round)
         self._codec, self._rows = codec, call.sent
-        #: True after the function has ended.
+        #: True once the function has finished.
         self.over: bool = False
 
     def send(self, topic: str, data: Any) -> str:
-        """Add an event to send, and return the event's id."""
+        """Queue an event to be sent, and return its id."""
         if self.over:
-            raise FlowError(f"send({topic!r}) was called after {self._prefix} ended; call it before the task returns")
+            raise FlowError(
+                f"send({topic!r}) was called after {self._prefix} finished; call it before the task returns"
+            )
         row = OutboxRow(f"{self._prefix}/{len(self._rows) + 1}", topic, keep(self._codec, data)[0])
         self._rows.append(row)
         return row.id
 
 
 _RUNNING: ContextVar[_Running] = ContextVar("lifecycle_flow_task")
-#: The maximum number of characters in a topic, the same as in a router.
+#: The maximum number of characters in a topic; routers have the same limit.
 _LONGEST_TOPIC = 1024
 
 
@@ -349,34 +353,34 @@ def current_task() -> TaskContext:
     """Return the context of the running task.
 
     Raises:
-        LookupError: outside a task.
+        LookupError: if called outside a task.
     """
     try:
         return _RUNNING.get().context
     except LookupError:
-        raise LookupError("current_task() was called outside a task; call it inside a task of a flow") from None
+        raise LookupError("current_task() was called outside a task; call it from a flow's task") from None
 
 
 def send(topic: str, data: Any = None) -> str:
     """Send an event from a task or its revert; `Flows.outbox` delivers it.
 
     The event is stored in the same transaction as the task's success, so a task that fails or is interrupted sends
-    nothing. The event may be delivered more than once, always with the same id. The id consists of the flow's id, the
-    task's name, a number that increases when the task starts from the beginning, and the event's number within the
-    task.
+    nothing. The event may be delivered more than once, but always with the same id. The id is made up of the flow's id,
+    the task's name, a number that increases whenever the task starts from the beginning, and the event's number within
+    the task.
 
     Returns:
         The event's id.
 
     Raises:
-        LookupError: outside a task.
-        InvalidTopic: if the topic is empty, too long, or not a string.
-        FlowError: if the data cannot be stored, or if the task has ended.
+        LookupError: if called outside a task.
+        InvalidTopic: if the topic is empty, too long or not a string.
+        FlowError: if the data cannot be stored, or if the task has already finished.
     """
     try:
         running = _RUNNING.get()
     except LookupError:
-        raise LookupError("send() was called outside a task; call it inside a task of a flow") from None
+        raise LookupError("send() was called outside a task; call it from a flow's task") from None
     if not _is_topic(topic):
         raise InvalidTopic(f"a topic must be a string of 1 to {_LONGEST_TOPIC} characters, got {topic!r}")
     return running.send(topic, data)
@@ -391,18 +395,18 @@ class Executor:
 
     def __init__(self, flow: str, codec: Codec, threads: LoopThreads, sender: object = None) -> None:
         self._flow, self._codec, self._threads = flow, codec, threads
-        # The sender that hooks receive.
+        # Passed to hooks as the sender.
         self._sender = sender
         self._running: dict[asyncio.Task[Any], Call] = {}
-        #: Finished calls that are not analyzed yet, each with its result, a `Failure` or `_CANCELLED`.
+        #: The calls that have finished but are not analyzed yet, each with its result, a `Failure` or `_CANCELLED`.
         self.finished: list[tuple[Call, Any]] = []
         #: Set when a function finishes or the flow is suspended.
         self.changed: Final = asyncio.Event()
-        # Set when the flow is suspended, to end the wait of steps for their next attempts.
+        # Set when the flow is suspended, so that steps waiting for their next attempt stop waiting.
         self._suspended = asyncio.Event()
-        # True after the engine has cancelled its tasks.
+        # True once the tasks have been cancelled.
         self._cancelling = False
-        # The cancelled tasks that have not ended. Their results are ignored.
+        # The tasks that did not finish in time. Their results are ignored.
         self._abandoned: set[asyncio.Task[Any]] = set()
         self._timers: list[asyncio.TimerHandle] = []
 
@@ -411,7 +415,7 @@ class Executor:
 
     @property
     def is_busy(self) -> bool:
-        """True if functions are running, or have finished and are not analyzed yet."""
+        """True if any functions are running, or have finished but are not analyzed yet."""
         return bool(self._running or self.finished)
 
     def start(self, call: Call) -> None:
@@ -429,7 +433,7 @@ class Executor:
             task.add_done_callback(self._done)
 
     async def _announced(self, call: Call) -> Any:
-        """Run ``call``, and call the hooks for its start and end."""
+        """Run ``call``, and call the hooks when it starts and finishes."""
         task = _context(self._flow, call)
         hooks.flow_task_started.announce(self._sender, task=task)
         failure: BaseException | None = None
@@ -450,7 +454,7 @@ class Executor:
                 await wait_within(call.pause, self._suspended)
             function = _function(call)
             if function.in_thread:
-                # The task's timeout does not include the wait for a thread. `_call` releases the slot.
+                # Waiting for a thread does not count towards the task's timeout. `_call` releases the slot.
                 await self._threads.slots.acquire()
             if call.node.step is None or call.reverting or call.node.step.timeout is None:
                 return await self._call(function, call.arguments)
@@ -482,7 +486,7 @@ class Executor:
                 raise
             raise _too_long(step.name, seconds) from None
         if step.function.in_thread and limit.expired():
-            # A thread cannot be stopped, so its result can arrive after the timeout.
+            # Since a thread cannot be stopped, a result can arrive after the timeout.
             raise _too_long(step.name, seconds)
         return result
 
@@ -491,11 +495,12 @@ class Executor:
         if call is None:
             self._abandoned.discard(task)
             if not task.cancelled():
-                # The step was abandoned, so its error is ignored. Reading the error prevents asyncio from logging it.
+                # The step was abandoned, so its error is ignored. Retrieve it anyway, because asyncio logs errors that
+                # are never retrieved.
                 task.exception()
             return
         if task.cancelled():
-            outcome = _CANCELLED if self._cancelling else Failure.of(asyncio.CancelledError("cancelled by itself"))
+            outcome = _CANCELLED if self._cancelling else Failure.of(asyncio.CancelledError("cancelled itself"))
         else:
             error = task.exception()
             outcome = task.result() if error is None else Failure.of(error)
@@ -508,9 +513,9 @@ class Executor:
     # -- stopping -----------------------------------------------------------------------------------------------------
 
     def suspend(self, cancel_after: float | None) -> None:
-        """Stop waiting for next attempts. With ``cancel_after``, cancel running functions after that many seconds.
+        """Stop waiting for next attempts. If ``cancel_after`` is set, cancel running functions after that many seconds.
 
-        If a cancelled function does not end within a few seconds, its result is ignored.
+        If a cancelled function does not finish within a few seconds, its result is ignored.
         """
         self._suspended.set()
         self.changed.set()
@@ -526,7 +531,7 @@ class Executor:
     def _give_up(self) -> None:
         for task, call in list(self._running.items()):
             _log.warning(
-                "flow %s: %s was cancelled but did not end; it is abandoned, and runs again when the flow is resumed",
+                "flow %s: %s was cancelled but did not finish; abandoned it, to run it again when the flow resumes",
                 self._flow,
                 call.node.name,
             )
@@ -534,15 +539,15 @@ class Executor:
 
     def _give_up_overdue(self, task: asyncio.Task[Any], seconds: float) -> None:
         if (call := self._running.get(task)) is not None:
-            _log.warning("flow %s: %s did not end at its timeout; it is abandoned", self._flow, call.node.name)
+            _log.warning("flow %s: %s did not stop when it timed out; abandoned it", self._flow, call.node.name)
             self._abandon(task, Failure.of(_too_long(call.node.name, seconds)))
 
     def _abandon(self, task: asyncio.Task[Any], outcome: Any) -> None:
-        """Use ``outcome`` as the result of the call that ``task`` runs, and ignore the task's own result."""
+        """Record ``outcome`` as the result of the call that ``task`` runs, and ignore the task's own result."""
         call = self._running.pop(task)
         self._abandoned.add(task)
         if _function(call).in_thread:
-            # The task is still waiting for its thread. A second cancellation ends that wait.
+            # The task is still waiting for its thread. Cancelling it a second time ends that wait.
             task.cancel()
         self._finish(call, outcome)
 

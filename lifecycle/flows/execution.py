@@ -1,12 +1,13 @@
-"""The state of one flow while it runs: node states, arguments, and changes to write.
+"""One flow's state while it runs: node states, arguments, and changes to write.
 
-This module does not await, read a clock or use a store. `decisions` makes every change of state through `UnitOfWork`,
-which checks the change against a table and collects changes for one transaction.
+This module does not await, read a clock or use a store. `decisions` makes every state change through `UnitOfWork`,
+which checks the change against a table and collects the changes for one transaction.
 
-Readiness is counted, so no change needs a walk through the graph. A node is *done* when it and all nodes before it are
-finished. Each node directly after it then waits for one node fewer. A node is *reverted* when neither it nor any node
-after it has something to undo. Each node directly before it then waits for one node fewer to be reverted. All earlier
-nodes count, not only the direct predecessors, so a task inserted before a finished task runs first.
+Each node counts the neighbors that it is waiting for, so that a change never requires walking the whole graph. A node
+is *done* when it and all nodes before it are finished; the nodes directly after it then wait for one node fewer. A node
+is *reverted* when neither it nor any node after it has anything left to undo; the nodes directly before it then wait
+for one node fewer. Being done depends on all earlier nodes and not only on the direct predecessors, so that a task
+inserted before a finished task runs before the tasks that follow.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NOTHING", "NodeState", "UnitOfWork", "Values"]
 
-#: A placeholder for a value that does not exist, or is not decoded yet.
+#: A placeholder for a value that does not exist or has not been decoded yet.
 NOTHING: Any = object()
 
 _FINISHED = frozenset({StepState.SUCCESS, StepState.IGNORE})
@@ -87,16 +88,16 @@ class NodeState:
         self.intention: Intention = Intention.EXECUTE
         self.attempt: int = 0
         self.round: int = 0
-        # The last round that was reverted.
+        # The number of the last round that was reverted.
         self.undone: int = 0
-        # The end of a retry's wait before its next attempt.
+        # When a retry's wait before its next attempt ends.
         self.due: float = 0.0
         self.result: str | None = None
         self.value: Any = NOTHING
         self.failure: Failure | None = None
         self.revert_failure: Failure | None = None
         self.history: list[Attempt] = []
-        # The intention that a retry last gave to the steps after it, in this process.
+        # The intention that a retry last set for the steps after it, in this process.
         self.answered: Intention | None = None
         # The number of direct predecessors that are not done.
         self.predecessors_left: int = 0
@@ -106,20 +107,20 @@ class NodeState:
         self.done: bool = False
         # True if this node and all nodes after it have nothing to undo.
         self.reverted: bool = True
-        # True if it is queued as ready.
+        # True if this node is in the queue of ready nodes.
         self.queued: bool = False
-        # True if it was running when the process ended.
+        # True if this node was running when the process exited.
         self.restart: bool = False
 
     def __repr__(self) -> str:
         return f"<NodeState {self.name or self.kind!r}: {self.state}/{self.intention}>"
 
     def saved(self) -> tuple[Any, ...]:
-        """Return the node's state for `restore`, without the values derived from neighboring nodes."""
+        """Return the node's state for `restore`, without the values that are derived from neighboring nodes."""
         return _SAVED(self)
 
     def restore(self, saved: tuple[Any, ...]) -> None:
-        """Restore a state returned by `saved`."""
+        """Restore a state that `saved` returned."""
         for name, value in zip(_SAVED_NAMES, saved, strict=True):
             setattr(self, name, value)
 
@@ -146,14 +147,14 @@ class NodeState:
 
     @property
     def before_work(self) -> StepState:
-        """The state before the node started to run."""
+        """The state that the node was in before it started to run."""
         if self.state is StepState.REVERTING:
             return StepState.SUCCESS if self.failure is None else StepState.FAILURE
         return StepState.PENDING
 
     @property
     def undo(self) -> StepFunction | None:
-        """The function that reverts the node, or None if no function is to be called."""
+        """The function that reverts the node, or None if there is no function to call."""
         undo = None if self.step is None else self.step.undo
         return None if undo is None or (undo.only_if_done and self.failure is not None) else undo
 
@@ -169,8 +170,8 @@ class NodeState:
     def effect(self) -> int:
         """The number in the idempotency key: the number of the first round since the node was last reverted.
 
-        A failed attempt may have had its effect, so the next attempt has the same key, unless a revert has undone the
-        effect. A retry has no such effect, so each of its attempts has a new key.
+        A failed attempt may already have had its effect, so the next attempt uses the same key unless a revert has
+        undone the effect. A retry has no effect of this kind, so each of its attempts has a new key.
         """
         return self.round if self.kind == "retry" else self.undone + 1
 
@@ -192,10 +193,10 @@ class NodeState:
         )
 
     def load(self, row: StepRow, codec: Codec) -> None:
-        """Continue from a stored row.
+        """Load the state from a stored row.
 
         Raises:
-            FlowError: if the row is for a task and this is a retry, or the reverse.
+            FlowError: if the row is for a task and this node is a retry, or vice versa.
         """
         if row.kind != self.kind:
             raise FlowError(
@@ -242,14 +243,14 @@ def _decode_history(text: str, codec: Codec) -> list[Attempt]:
 
 
 class UnitOfWork:
-    """Changes the states of a flow and its steps, and collects the changes to store."""
+    """Changes the state of a flow and its steps, and collects the changes to store."""
 
     def __init__(self, flow: FlowRow, codec: Codec, nodes: list[NodeState]) -> None:
         self._flow, self._codec = flow, codec
         self.state: FlowState = FlowState(flow.state)
-        #: Seconds since the epoch; set by the engine.
+        #: The current time in seconds since the epoch. The engine sets it.
         self.now: float = 0.0
-        #: The nodes that became ready, in order; some may no longer be ready.
+        #: The nodes that became ready, in order. Some of them may no longer be ready.
         self.became_ready: list[NodeState] = []
         # The nodes to write, by number.
         self._dirty: dict[int, NodeState] = {}
@@ -257,7 +258,7 @@ class UnitOfWork:
         self._changes: list[Change] = []
         self._sent: list[OutboxRow] = []
         self._seq = flow.seq
-        # The number of the first stored change to delete.
+        # The number of the first stored change to delete, or 0.
         self._taken_back = 0
         for node in nodes:
             node.predecessors = tuple(nodes[number] for number in node.planned.predecessors)
@@ -267,7 +268,7 @@ class UnitOfWork:
     # -- moves --------------------------------------------------------------------------------------------------------
 
     def move_flow(self, state: FlowState, reason: str = "") -> bool:
-        """Change the flow's state. Return False if the table ignores the change.
+        """Change the flow's state. Return False if the table ignores the move.
 
         Raises:
             InvalidState: if the table does not allow the move.
@@ -303,13 +304,13 @@ class UnitOfWork:
         self.touch(node)
 
     def set_intention(self, node: NodeState, intention: Intention) -> None:
-        """Set the next action on a step."""
+        """Set what to do with a step next."""
         if node.intention is not intention:
             node.intention = intention
             self.touch(node)
 
     def renew(self, node: NodeState, reason: str = "") -> None:
-        """Move a step back to PENDING, without results."""
+        """Move a step back to PENDING, and delete its results."""
         node.clear()
         if reason and node.undone != node.round:
             node.undone = node.round
@@ -320,13 +321,13 @@ class UnitOfWork:
             self.move(node, StepState.PENDING, intention=Intention.EXECUTE, reason=reason)
 
     def restarted(self, node: NodeState) -> None:
-        """Record that a step starts again after a crash interrupted it."""
+        """Record that a step interrupted by a crash starts again."""
         self.add(node)
         kind, state = node.kind, node.state
         self._changes.append(Change(kind, node.name, state, state, None, "restarted", node.attempt, *self._next()))
 
     def touch(self, node: NodeState) -> None:
-        """Mark ``node`` to be written, and recount the nodes that depend on its state and intention."""
+        """Mark ``node`` to be written, and update the counts that depend on its state and intention."""
         self._dirty[node.number] = node
         if node.is_done() is not node.done:
             self._count_done(node)
@@ -336,18 +337,18 @@ class UnitOfWork:
             self.became_ready.append(node)
 
     def add(self, node: NodeState) -> None:
-        """Mark ``node`` to be written, without recounting its neighbors."""
+        """Mark ``node`` to be written, without updating its neighbors' counts."""
         self._dirty[node.number] = node
 
     def _next(self) -> tuple[str, int, float]:
-        """Return the flow id, the number and the time of the next change."""
+        """Return the flow id, number and time for the next change."""
         self._seq += 1
         return self._flow.id, self._seq, self.now
 
     # -- readiness ----------------------------------------------------------------------------------------------------
 
     def count(self, nodes: list[NodeState]) -> None:
-        """Recount everything from the states of ``nodes``."""
+        """Compute all counts again from the states of ``nodes``."""
         for node in nodes:
             node.predecessors_left = sum(not each.done for each in node.predecessors)
             node.done = node.is_done()
@@ -387,21 +388,21 @@ class UnitOfWork:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def send(self, rows: Sequence[OutboxRow]) -> None:
-        """Write these sent events together with the next changes."""
+        """Write these sent events along with the next changes."""
         self._sent += rows
 
     @property
     def is_open(self) -> bool:
-        """True if any change or row is not written yet."""
+        """True if any changes or rows are not written yet."""
         return bool(self._dirty or self._changes)
 
     @property
     def pending(self) -> int:
-        """Number of changes that are not written yet, not counting rows."""
+        """The number of changes that are not written yet, not counting rows."""
         return len(self._changes)
 
     def take_back(self, seq: int) -> None:
-        """Delete the stored changes from number ``seq`` on, together with the next batch."""
+        """Have the next batch delete the stored changes from number ``seq`` on."""
         self._taken_back = seq
 
     def drain(self) -> Batch | None:
@@ -438,7 +439,7 @@ class Values:
         """Return the result of ``node``, or `NOTHING` if it has none or was reverted, even if its revert failed."""
         if node.result is None or node.state is StepState.REVERT_FAILURE:
             return NOTHING
-        # Each step gets its own copy, so that a step that changes a value in place does not affect other steps.
+        # Each step gets its own copy. Otherwise, a step that changes a value in place would affect other steps.
         return node.value if is_plain(node.value) else self._codec.decode(node.result)
 
     def arguments(
@@ -447,7 +448,7 @@ class Values:
         """Return the arguments for a function of ``node``.
 
         Raises:
-            MissingDependencies: if the step that provides an argument was skipped, or returned too little.
+            MissingDependencies: if the step that provides an argument was skipped, or if its result lacks the argument.
         """
         arguments: dict[str, Any] = {}
         for parameter, name in function.arguments.items():
@@ -469,7 +470,7 @@ class Values:
         return arguments
 
     def _find(self, node: NodeState, name: str) -> Any:
-        """Return the nearest value of ``name``."""
+        """Return the value of ``name`` from the nearest provider."""
         assert node.step is not None
         if name in node.step.inject:
             return node.step.inject[name]
@@ -487,11 +488,14 @@ class Values:
         return value if value is NOTHING or node.step is None else _part(value, node.step.provides[name])
 
     def provided(self) -> dict[str, Any]:
-        """Return all values that steps provide, by name; if several provide a name, the last in the flow counts."""
+        """Return all values that steps provide, by name.
+
+        If several steps provide a name, the last one in the flow wins.
+        """
         return {name: values[-1] for name, values in self._gathered().items()}
 
     def known(self) -> dict[str, list[Any]]:
-        """Return all values of each name, given values first."""
+        """Return all values for each name, with those passed to the flow first."""
         known = {name: [value] for name, value in self.store.items()}
         for name, values in self._gathered().items():
             known.setdefault(name, []).extend(values)
@@ -512,7 +516,7 @@ class Values:
 
 
 def _part(value: Any, part: int | str | None) -> Any:
-    """Return a part of a result, or `NOTHING` if the result has no such part."""
+    """Return part of a result, or `NOTHING` if the result has no such part."""
     if part is None:
         return value
     if not isinstance(value, Mapping if isinstance(part, str) else (list, tuple)):

@@ -1,8 +1,8 @@
-"""`Outbox`: delivers the events that tasks send. Each event is stored together with its task's success.
+"""`Outbox`: delivers events sent by tasks. Each event is stored in the same transaction as its task's success.
 
 Several processes may deliver events from the same store. A process takes a lease on an event, renews the lease during
-the delivery, and deletes the event after it is handled. If the process ends earlier, another process delivers the
-event. An event may therefore be delivered twice, with the same id.
+delivery, and deletes the event once it has been handled. If the process exits before that, another process delivers the
+event, so an event may be delivered twice with the same id.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ SENT = "sent"
 
 #: Seconds until a lease on an event expires.
 _LEASE = 10.0
-#: The maximum number of events that are being delivered at the same time.
+#: The maximum number of events being delivered at the same time.
 _ROOM = 64
-#: Seconds after which the store is checked even if no message has arrived.
+#: Seconds after which the store is checked even if no message arrives.
 _LOOK = 5.0
-#: After this many deliveries without a result, an event may be the cause of crashes and is delivered alone.
+#: The number of deliveries without a result after which we suspect that the event crashes the process. From then on, it
+#: is delivered alone.
 _SUSPECT = 20
 #: The delay after a failed delivery.
 _AGAIN = Backoff(initial=0.5, maximum=60.0)
@@ -52,7 +53,7 @@ class SentEvent:
 
     topic: str
     data: Any
-    #: The event's id, which is the same for every delivery.
+    #: The event's id, which is the same in every delivery.
     id: str
 
 
@@ -71,10 +72,10 @@ class _Flows(Protocol):
 class Outbox:
     """A source for a router that delivers stored events sent by tasks; `Flows.outbox` creates it.
 
-    A delivered event is deleted. If the delivery fails or no route handles the event, the event is delivered again
-    after half a second, then at growing intervals of up to a minute. After ``max_attempts`` failures, the event becomes
-    a dead letter. It stays in the store until you replay or drop it with ``lifecycle flows dead``. If only one process
-    delivers events, they are delivered in the order in which they were stored, except for repeated deliveries.
+    Once an event has been delivered, it is deleted. If the delivery fails or no route handles the event, it is retried
+    after half a second, and then at increasing intervals of up to a minute. After ``max_attempts`` failures, the event
+    becomes a dead letter, which stays in the store until you replay or drop it with ``lifecycle flows dead``. If only
+    one process delivers events, they are delivered in the order in which they were stored, except for retries.
     """
 
     def __init__(self, flows: _Flows, max_attempts: int) -> None:
@@ -83,9 +84,10 @@ class Outbox:
         self._flows, self._max_attempts = flows, max_attempts
         self._store = flows.store.outbox()
         self._news = asyncio.Event()
-        # The tasks that wait for the end of each delivery, by event number.
+        # The tasks waiting for deliveries to finish, by event number.
         self._under_way: dict[int, asyncio.Task[None]] = {}
-        # The results to write, by event number: True if delivered, False to end the lease, or a record of the failure.
+        # The results to write, by event number: True if delivered, False to give up the lease, or a record of the
+        # failure.
         self._ended: dict[int, bool | FailedDelivery] = {}
 
     def __repr__(self) -> str:
@@ -115,8 +117,8 @@ class Outbox:
             await asyncio.wait([renewing])
 
     async def settle(self) -> None:
-        """Write the results of deliveries, and end the leases on events whose delivery has not ended."""
-        # The result of a delivery that has just ended arrives in the next loop iteration.
+        """Write the results of finished deliveries, and give up the leases on all other events."""
+        # The result of a finished delivery arrives in the next loop iteration.
         await asyncio.sleep(0)
         for task in self._under_way.values():
             task.cancel()
@@ -125,33 +127,37 @@ class Outbox:
         try:
             await self._write_results()
         except JournalError as error:
-            _log.warning("delivery results could not be written; the events will be delivered again: %s", error)
+            _log.warning("could not write delivery results; the events will be delivered again: %s", error)
 
     async def _take(self) -> list[OutboxRow]:
-        """Write the results of deliveries, then take more events, up to the limit."""
+        """Write the results of finished deliveries, then take more events, up to the limit."""
         try:
             await self._write_results()
             room = _ROOM - len(self._under_way)
             rows = await self._claim(room) if room else []
             if any(map(_is_suspect, rows)) and len(rows) + len(self._under_way) > 1:
-                # This event may crash the process, so no other event is delivered at the same time.
+                # This event may crash the process, so we don't deliver any other events at the same time.
                 self._ended |= {row.number: False for row in rows}
                 await self._idle()
                 await self._write_results()
                 rows = await self._claim(1)
         except JournalError as error:
-            _log.warning("sent events cannot be delivered now: %s", error)
+            _log.warning("cannot deliver sent events now: %s", error)
             return []
         return rows
 
     async def _claim(self, limit: int) -> list[OutboxRow]:
         now = self._now()
         rows = await self._store.take(limit, now=now, until=now + _LEASE)
-        # This process's leases may have expired while the loop was blocked or the store could not be written.
+        # Some of these events may still be ours, because our leases may have expired while the loop was blocked or the
+        # store could not be written to.
         return [row for row in rows if row.number not in self._under_way and row.number not in self._ended]
 
     async def _idle(self) -> None:
-        """Wait until no delivery is running, but no longer than a lease, so that other events are not blocked."""
+        """Wait until no deliveries are running.
+
+        To avoid blocking other processes, wait no longer than a lease lasts.
+        """
         if self._under_way:
             await asyncio.wait(list(self._under_way.values()), timeout=_LEASE)
 
@@ -190,19 +196,19 @@ class Outbox:
     def _fail(self, row: OutboxRow, error: Exception) -> None:
         failures, reason = row.failures + 1, reason_of(error)
         if failures >= self._max_attempts:
-            _log.error("%r from %s failed %d times and is a dead letter: %s", row.topic, row.id, failures, reason)
+            _log.error("%r from %s failed %d times and is now a dead letter: %s", row.topic, row.id, failures, reason)
             self._ended[row.number] = FailedDelivery(row.number, failures, storable(error_text(error)), None)
             self._news.set()
             return
         delay = _AGAIN.delay(failures - 1)
-        _log.warning("%r from %s is delivered again in %.1f s: %s", row.topic, row.id, delay, reason)
+        _log.warning("delivery of %r from %s failed; retrying in %.1f s: %s", row.topic, row.id, delay, reason)
         self._ended[row.number] = FailedDelivery(row.number, failures, storable(error_text(error)), self._now() + delay)
         # If the delay is longer, the regular check finds the event.
         if delay < _LOOK:
             asyncio.get_running_loop().call_later(delay, self._news.set)
 
     async def _write_results(self) -> None:
-        """Write the results of deliveries that have ended."""
+        """Write the results of finished deliveries."""
         ended = dict(self._ended)
         if not ended:
             return
@@ -222,7 +228,7 @@ class Outbox:
                 try:
                     await self._store.hold(numbers, until=self._now() + _LEASE)
                 except JournalError as error:
-                    _log.warning("leases are not renewed, and other processes may deliver the same events: %s", error)
+                    _log.warning("could not renew leases, so other processes may deliver the same events: %s", error)
 
     @cached_property
     def _now(self) -> Callable[[], float]:

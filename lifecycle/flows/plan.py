@@ -1,10 +1,10 @@
-"""`Plan`: a flow compiled to one graph. Compiling finds mistakes before anything runs.
+"""`Plan`: a flow compiled into a single graph. Compiling finds mistakes before anything runs.
 
-Nodes are tasks, retries, and a start and an end for each flow. The starts and ends reduce the number of edges between
-flows of many items. Earlier nodes have lower numbers, so every ascending list of numbers is a valid order of execution.
+The nodes are tasks, retries, and a start and an end for each flow. The starts and ends reduce the number of edges
+between flows with many items. Earlier nodes have lower numbers, so running nodes in ascending order is always valid.
 
-An argument is looked up first among the values injected into a task, then in the values that the flow was given, then
-among the results of earlier steps, nearest first.
+An argument is looked up first among the values injected into the task, then among the values passed to the flow, and
+then among the results of earlier steps, nearest first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Condition", "Node", "Plan", "compile_flow", "order_of", "precedes"]
 
 
 class Condition(NamedTuple):
-    """A decider, and the steps whose results it gets."""
+    """A decider, and the steps whose results it receives."""
 
     sources: tuple[int, ...]
     decider: Decider
@@ -34,7 +34,7 @@ class Condition(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """A flow, and its place in the flows around it."""
+    """A flow, and its place in the flows that enclose it."""
 
     #: The enclosing flow, and its place there.
     around: Scope | None
@@ -55,15 +55,16 @@ class Node:
         self.number: int = number
         #: ``task``, ``retry``, ``start`` or ``end``.
         self.kind: str = kind
-        #: The flow that contains it, and its place among the items there; a retry is before the first item.
+        #: The flow that contains this node, together with the node's place among the flow's items. A retry comes before
+        #: the first item.
         self.scope: Scope = scope
         self.place: int = place
         self.step: Step | None = step
         self.successors: list[int] = []
         self.predecessors: list[int] = []
-        #: The retry of the innermost enclosing flow that has one. It decides what happens when the step fails.
+        #: The retry that decides what happens when the step fails: that of the innermost enclosing flow that has one.
         self.retry: int | None = None
-        #: The conditions that must hold before it runs.
+        #: The conditions that must be met for this node to run.
         self.conditions: list[Condition] = []
 
 
@@ -74,7 +75,7 @@ class Plan:
         self.flow = flow
         self.name: str = flow.name
         self.nodes: list[Node] = []
-        #: The steps in the order of a reset: the steps of a flow, then its retry.
+        #: The steps in the order in which they are reset: a flow's steps first, then its retry.
         self.resets: list[Node] = []
         #: The steps that provide each name, in order.
         self.providers: dict[str, list[Node]] = {}
@@ -108,10 +109,11 @@ class Plan:
         return {name for _, step in self.steps for _, name, _ in _arguments(step)}
 
     def check(self, known: Collection[str]) -> None:
-        """Check that each step will get its arguments. ``known`` are the names that the flow was given.
+        """Check that each step will get its arguments. ``known`` contains the names of the values passed to the flow.
 
         Raises:
-            MissingDependencies: with each step that would lack an argument, and the available names.
+            MissingDependencies: if any step would lack an argument. The error lists these steps and the available
+                names.
         """
         missing = [
             f"{step.kind} {step.name!r}{where} requires {name!r}"
@@ -123,8 +125,8 @@ class Plan:
             given = ", ".join(sorted(known)) or "nothing"
             provided = ", ".join(sorted(self.providers)) or "nothing"
             raise MissingDependencies(
-                f"flow {self.name!r}: {'; '.join(missing)}; it was given: {given}; its tasks provide, each to those "
-                f"after it: {provided}"
+                f"flow {self.name!r}: {'; '.join(missing)}; it was given: {given}; its tasks provide, only for "
+                f"later tasks: {provided}"
             )
 
 
@@ -140,7 +142,7 @@ def _functions(step: Step) -> Iterator[tuple[str, StepFunction]]:
 
 
 def _arguments(step: Step) -> Iterator[tuple[str, str, bool]]:
-    """For each argument that is not injected, yield its function, its name, and whether it is optional."""
+    """Yield the function, the name and whether it is optional, for each argument that is not injected."""
     for where, function in _functions(step):
         for parameter, name in function.arguments.items():
             if name not in step.inject:
@@ -151,14 +153,14 @@ def _arguments(step: Step) -> Iterator[tuple[str, str, bool]]:
 
 
 def compile_flow(flow: Item) -> Plan:
-    """Return the plan of ``flow``.
+    """Return the plan for ``flow``.
 
     Raises:
         FlowError: if a name occurs twice, or the flow has a cycle.
         AmbiguousDependency: if several tasks of a graph provide a name that another task requires.
     """
     if not isinstance(flow, (Flow, Task)):
-        raise TypeError(f"{flow!r} is neither flow nor task; make one with linear, unordered, graph or task")
+        raise TypeError(f"expected a flow or a task, got {flow!r}; create one with linear, unordered, graph or task")
     plan = Plan(flow)
     _Compiler(plan).add(flow, Scope(None, 0, "linear", ()), 0)
     _check_names(plan)
@@ -176,13 +178,13 @@ def _check_names(plan: Plan) -> None:
     if twice:
         names = ", ".join(map(repr, sorted(twice)))
         raise FlowError(
-            f"flow {plan.name!r}: the name {names} occurs twice; state is stored by name, so give each a unique one: "
+            f"flow {plan.name!r}: the name {names} occurs twice; state is stored by name, so use unique names: "
             "task(…, name=…), or retry(name=…)"
         )
 
 
 class _Compiler:
-    """Adds items to a plan, outer before inner."""
+    """Adds items to a plan, starting with the outermost ones."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -190,7 +192,7 @@ class _Compiler:
         self._ends: dict[int, tuple[Node, Node]] = {}
 
     def add(self, item: Item, scope: Scope, place: int, retry: int | None = None) -> None:
-        """Add ``item``. ``retry`` decides what happens when a step in it fails."""
+        """Add ``item``. If a step in it fails, ``retry`` decides what happens."""
         if isinstance(item, Task):
             node = self._node("task", scope, place, item)
             node.retry = retry
@@ -224,7 +226,7 @@ class _Compiler:
         after.predecessors.append(before.number)
 
     def _wire(self, order: Order, head: Node, end: Node) -> None:
-        """Connect the items in ``order``, the first ones also to ``head``, and the last ones to ``end``."""
+        """Connect the items in ``order`` with each other, and the first and last ones with ``head`` and ``end``."""
         items, edges = order
         followers = {follower for row in edges for follower in row}
         for place, item in enumerate(items):
@@ -259,14 +261,14 @@ class _Compiler:
 
 
 class Order(NamedTuple):
-    """Sorted items, and for each item the places of those directly after it."""
+    """Sorted items, and the places of the items directly after each of them."""
 
     items: list[Item]
     edges: tuple[tuple[int, ...], ...]
 
 
 def order_of(flow: Flow) -> Order:
-    """Return the order of the items of ``flow``, without the order inside nested flows.
+    """Return the order of the items in ``flow``, without looking inside nested flows.
 
     Raises:
         FlowError: if the flow has a cycle.
@@ -281,7 +283,7 @@ def order_of(flow: Flow) -> Order:
 
 
 def _followers(flow: Flow) -> list[set[int]]:
-    """Return, for each item of a graph, the places of the items that wait for it."""
+    """Return the places of the items that wait for each item of a graph."""
     places = {id(item): place for place, item in enumerate(flow.items)}
     givers: dict[str, list[int]] = {}
     for place, item in enumerate(flow.items):
@@ -298,7 +300,7 @@ def _followers(flow: Flow) -> list[set[int]]:
 
 
 def _giver(flow: Flow, name: str, place: int, givers: list[int]) -> list[int]:
-    """Return those of ``givers`` that provide ``name`` to the item at ``place``: one or none."""
+    """Return a list of the one item in ``givers`` that provides ``name`` to the item at ``place``, or an empty list."""
     others = [giver for giver in givers if giver != place]
     if len(others) > 1:
         names = ", ".join(repr(flow.items[giver].name) for giver in others)
@@ -310,7 +312,7 @@ def _giver(flow: Flow, name: str, place: int, givers: list[int]) -> list[int]:
 
 
 def _sorted(flow: Flow, followers: list[set[int]]) -> Order:
-    """Sort each item after the items it waits for, otherwise in the given order."""
+    """Sort the items so that each comes after those that it waits for, keeping the given order where possible."""
     waiting = [0] * len(followers)
     for row in followers:
         for place in row:
@@ -332,7 +334,7 @@ def _sorted(flow: Flow, followers: list[set[int]]) -> Order:
 
 
 def _cycle(flow: Flow, followers: list[set[int]], ordered: set[int]) -> str:
-    """Return one of the cycles among the items that are not ``ordered``."""
+    """Return a cycle among the items that are not in ``ordered``."""
     before = {follower: place for place, row in enumerate(followers) if place not in ordered for follower in row}
     place = next(place for place in range(len(followers)) if place not in ordered)
     way: list[int] = []
@@ -352,7 +354,7 @@ def _provided_by(item: Item) -> set[str]:
 
 
 def _required_by(item: Item) -> set[str]:
-    """Return the names that an item requires, or can use, from outside."""
+    """Return the names that an item requires or can use from outside."""
     if isinstance(item, Task):
         return {name for _, name, _ in _arguments(item)}
     required: set[str] = set()
@@ -373,7 +375,7 @@ def _required_by(item: Item) -> set[str]:
 
 
 def precedes(before: tuple[Scope, int], after: tuple[Scope, int]) -> bool:
-    """Return whether ``before`` is always done when ``after`` begins."""
+    """Return whether ``before`` is always done by the time ``after`` begins."""
     depth = min(before[0].depth, after[0].depth)
     (scope, place), (other, position) = _level(before, depth), _level(after, depth)
     while scope is not other:
@@ -384,7 +386,7 @@ def precedes(before: tuple[Scope, int], after: tuple[Scope, int]) -> bool:
 
 
 def _level(where: tuple[Scope, int], depth: int) -> tuple[Scope, int]:
-    """Return the same place, in terms of the enclosing flow at ``depth``."""
+    """Return the place in the enclosing flow at ``depth`` that contains ``where``."""
     scope, place = where
     for _ in range(scope.depth - depth):
         assert scope.around is not None

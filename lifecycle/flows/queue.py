@@ -1,6 +1,6 @@
-"""`JobQueue`: a queue of jobs, shared by all processes that have the same store open.
+"""`JobQueue`: a job queue shared by all processes that have the same store open.
 
-A job is a flow that any of these processes can run. `worker` contains the loop that claims jobs and runs their flows.
+A job is a flow that any of these processes can run. The loop that claims jobs and runs their flows is in `worker`.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ _log = logging.getLogger("lifecycle.flows")
 
 #: The message that a job for any flow may be available.
 JOBS_TO_CLAIM = "jobs"
-#: The maximum length of a flow's name in a message.
+#: The maximum length of a flow name in a message.
 _LONGEST = 100
-#: Seconds after which a process that waits for a job checks the job's state even if no message has arrived.
+#: Seconds after which a process waiting for a job checks the job's state, even if no message arrives.
 _LOOK = 5.0
-#: The number of rows that are converted to jobs per loop iteration.
+#: The number of rows converted to jobs per loop iteration.
 _PAGE = 1000
 _BACKOFF = Backoff(initial=1.0, maximum=300.0)
 
 
 def jobs_of(flow: str) -> str:
-    """Return the message that a job for ``flow`` may be available."""
+    """Return the message announcing that a job for ``flow`` may be available."""
     return f"{JOBS_TO_CLAIM} {flow}" if len(flow) <= _LONGEST else JOBS_TO_CLAIM
 
 
 def _end_of(id: str) -> str:  # noqa: A002  # the natural name
-    """Return the message that a job is complete."""
+    """Return the message announcing that a job is complete."""
     return f"end of {id}"
 
 
 class Job:
     """A job in a `JobQueue`, as last read from the store.
 
-    Awaiting a job waits until any process has completed it, and returns the outcome.
+    Await a job to wait until some process has completed it, and to get its outcome.
     """
 
     __slots__ = ("_machine", "_queue", "_row")
@@ -69,7 +69,7 @@ class Job:
 
     @classmethod
     def claimed(cls, queue: JobQueue, row: JobRow) -> Job:
-        """Return a job that this process has just claimed, and announce the change of its state."""
+        """Return a job that was just claimed, and announce its new state."""
         job = cls(queue, row._replace(state=JobState.UNCLAIMED))
         job.see(row)
         return job
@@ -87,12 +87,12 @@ class Job:
 
     @property
     def id(self) -> str:
-        """The id of the job and of its flow."""
+        """The id of the job and its flow."""
         return self._row.id
 
     @property
     def flow(self) -> str:
-        """The flow's name."""
+        """The name of the flow."""
         return self._row.flow
 
     @property
@@ -112,12 +112,12 @@ class Job:
 
     @property
     def attempts(self) -> int:
-        """The number of claims that count as attempts."""
+        """How many times the job was attempted. A claim released without an error or a delay is not an attempt."""
         return self._row.attempts
 
     @property
     def outcome(self) -> str:
-        """The state in which the flow ended, or ``discarded``. Empty until the job is complete."""
+        """The state that the flow ended in, or ``discarded``. Empty until the job is complete."""
         return self._row.outcome
 
     @property
@@ -127,12 +127,12 @@ class Job:
 
     @property
     def store(self) -> dict[str, Any]:
-        """The values with which the flow starts."""
+        """The values that the flow is started with."""
         values: dict[str, Any] = self._queue.flows.codec.decode(self._row.store)
         return values
 
     def see(self, row: JobRow) -> None:
-        """Update the job from a stored row. The job's state machine passes through the intermediate states."""
+        """Update the job from a stored row. The job's state machine goes through any intermediate states."""
         old, self._row = self._row, row
         if self._machine.is_final:
             return
@@ -147,7 +147,7 @@ class Job:
 class JobQueueState:
     """The state of a `JobQueue`."""
 
-    #: The store that contains the jobs.
+    #: The store that holds the jobs.
     name: str
     #: The number of jobs in each state except COMPLETE. Empty before the first count.
     depths: dict[str, int]
@@ -155,17 +155,17 @@ class JobQueueState:
 
 
 class JobQueue:
-    """A queue of jobs in the same store as ``flows``. Each job is the name of a flow to run, with its values.
+    """A queue of jobs in the same store as ``flows``. Each job consists of the name of a flow to run and its values.
 
     A claimed job belongs to its owner until it is completed, discarded or released, or until the claim expires. If the
-    owner's process ends, other processes on the same machine detect this, and its claims end immediately. A failed job
-    returns to the queue after a delay. A complete job stays in the store until you call `purge`.
+    owner's process exits, other processes on the same machine notice, and its claims end immediately. A failed job
+    returns to the queue after a delay. Complete jobs stay in the store until you call `purge`.
 
     Args:
-        flows: The flows. Enter them before you use the queue.
-        max_attempts: Maximum number of attempts before a job is discarded, for jobs that are added to this queue
+        flows: The `Flows` to use. Enter it before you use the queue.
+        max_attempts: The maximum number of attempts before a job is discarded. It applies to jobs added with this
             object.
-        backoff: Delays before a failed job runs again.
+        backoff: The delays before a failed job runs again.
     """
 
     def __init__(self, flows: Flows, *, max_attempts: int = 10, backoff: Backoff = _BACKOFF) -> None:
@@ -175,7 +175,7 @@ class JobQueue:
         self.flows = flows
         self._store = flows.store.jobs(flows.presence)
         self._max_attempts, self._backoff = max_attempts, backoff
-        #: The cached number of jobs, updated while a worker runs.
+        #: The cached job counts, which are updated while a worker runs.
         self.count: Final = CachedCounts(
             self._store.counts, lambda: hooks.component_changed.announce(self, component=self)
         )
@@ -185,7 +185,7 @@ class JobQueue:
 
     @property
     def store(self) -> JobStore:
-        """The store that contains the jobs.
+        """The store that holds the jobs.
 
         Raises:
             FlowError: if the `Flows` are not open.
@@ -195,7 +195,7 @@ class JobQueue:
 
     @cached_property
     def now(self) -> Callable[[], float]:
-        """A function that returns seconds since the epoch, by the clock that all processes with this store share."""
+        """Return the time in seconds since the epoch, by the clock that all processes using this store share."""
         return clock_of(self.flows.store)
 
     def state(self) -> JobQueueState:
@@ -219,11 +219,11 @@ class JobQueue:
         """Add a job that runs ``flow`` with these values.
 
         Args:
-            flow: Name of the flow, as in the mapping passed to `work`.
+            flow: The name of the flow, as in the mapping passed to `work`.
             priority: ``"very_high"``, ``"high"``, ``"normal"``, ``"low"`` or ``"very_low"``.
             after: Seconds until the job is due.
-            id: Id of the job. If a job with this id exists, that job is returned with its first values. By default, a
-                new one.
+            id: An id for the job. If a job with this id already exists, that job is returned with its original values.
+                By default, a new id is generated.
             store: Values for the flow, by name.
 
         Raises:
@@ -245,12 +245,12 @@ class JobQueue:
         )
         kept = await self.store.add(row)
         if kept.flow != flow:
-            raise FlowError(f"the id {id!r} belongs to a job of flow {kept.flow!r}, not {flow!r}; give another id")
+            raise FlowError(f"the id {id!r} belongs to a job for flow {kept.flow!r}, not {flow!r}; use a different id")
         self.flows.presence.notify(jobs_of(flow))
         return Job(self, kept)
 
     async def get(self, id: str) -> Job:  # noqa: A002  # the natural name
-        """Return the job with that id.
+        """Return the job with this id.
 
         Raises:
             FlowError: if no such job exists.
@@ -262,8 +262,8 @@ class JobQueue:
 
         Args:
             states: ``UNCLAIMED``, ``CLAIMED``, ``COMPLETE``. By default, all jobs that are not complete.
-            limit: Maximum number of jobs. By default, all.
-            after: Last job on the previous page.
+            limit: The maximum number of jobs to return. By default, there is no limit.
+            after: The last job of the previous page.
 
         Raises:
             ValueError: if the limit is below 1 or a state is unknown.
@@ -277,12 +277,12 @@ class JobQueue:
         for row in rows:
             jobs.append(Job(self, row))
             if not len(jobs) % _PAGE:
-                # Converting a hundred thousand jobs without a pause would block the loop.
+                # Converting a hundred thousand jobs without yielding would block the loop.
                 await asyncio.sleep(0)
         return jobs
 
     async def wait(self, job: Job) -> str:
-        """Wait until any process has completed ``job``, and return the job's outcome."""
+        """Wait until some process has completed ``job``, and return the job's outcome."""
         news = asyncio.Event()
         silence = self.flows.presence.listen(_end_of(job.id), news.set)
         try:
@@ -299,7 +299,7 @@ class JobQueue:
         """Delete complete jobs and their flows, and return the number of deleted jobs.
 
         Args:
-            older_than: Minimum seconds since the job was completed.
+            older_than: The number of seconds that must have passed since a job was completed.
         """
         return await self.store.purge(before=self.now() - in_seconds("older_than", older_than, least=0))
 
@@ -322,13 +322,13 @@ class JobQueue:
     ) -> Job | None:
         """Claim a job and return it, or return None if no job is due.
 
-        The claim ends after ``lease`` seconds, or earlier if this process ends. Call `extend` to keep it longer.
+        The claim ends after ``lease`` seconds, or earlier if this process exits. Call `extend` to keep it longer.
 
         Args:
-            job: A job from `enqueue` or `jobs`, which can be claimed even before it is due. By default, the first job
-                    that is due.
-            who: Name of the owner. By default, the name of this process.
-            flows: Names of the flows to consider. By default, all.
+            job: A job returned by `enqueue` or `jobs`, which you can claim even before it is due. By default, the first
+                    job that is due.
+            who: The owner's name. By default, the name of this process.
+            flows: The names of the flows to consider. By default, all flows.
             lease: Seconds until the claim expires.
 
         Raises:
@@ -349,7 +349,7 @@ class JobQueue:
                 return job
 
     async def begin(self, flows: Collection[str], lease: Duration, limit: int) -> list[tuple[Job, Snapshot | None]]:
-        """Claim up to ``limit`` due jobs for these flows, and take their flows. Workers call this method."""
+        """Claim up to ``limit`` due jobs for these flows, and take the jobs' flows. Workers call this."""
         begun = await self.store.begin(flows, self._claim(None, lease), limit)
         return [(Job.claimed(self, row), snapshot) for row, snapshot in begun]
 
@@ -368,9 +368,9 @@ class JobQueue:
 
         Args:
             job: The job returned by `claim`.
-            who: Name of the owner, as passed to `claim`.
-            outcome: Outcome to store.
-            error: Error to store.
+            who: The owner's name, as passed to `claim`.
+            outcome: The outcome to store.
+            error: The error to store.
 
         Raises:
             InvalidState: if the job is not claimed.
@@ -379,7 +379,7 @@ class JobQueue:
         await self._end(job, who, lambda row: completed(row, outcome, error, now=self.now()))
 
     async def discard(self, job: Job, who: str | None = None, *, error: str = "") -> None:
-        """Complete a claimed job that cannot be run. It becomes a dead letter with the outcome ``discarded``.
+        """Complete a claimed job that cannot run. It becomes a dead letter with the outcome ``discarded``.
 
         Raises:
             InvalidState: if the job is not claimed.
@@ -393,14 +393,13 @@ class JobQueue:
         """Release the claim on a job.
 
         Without ``error`` and ``after``, the job is due immediately, and the claim does not count as an attempt.
-        Otherwise, the claim counts as an attempt. The job is due after a delay, or is discarded if it has no attempts
-        left.
+        Otherwise, it does count, and the job becomes due after a delay or is discarded if it has no attempts left.
 
         Args:
             job: The job returned by `claim`.
-            who: Name of the owner, as passed to `claim`.
-            error: Reason for the release.
-            after: Seconds until the job is due. By default, the queue's backoff for the number of attempts.
+            who: The owner's name, as passed to `claim`.
+            error: The reason for the release.
+            after: Seconds until the job is due. By default, the queue's backoff determines the delay.
 
         Raises:
             InvalidState: if the job is not claimed.
@@ -423,8 +422,8 @@ class JobQueue:
 
         Args:
             flows: The flows to run, by name. Jobs for other flows stay in the queue.
-            concurrency: Maximum number of jobs that run at the same time.
-            lease: Seconds that each claim lasts. Claims are extended while their jobs run.
+            concurrency: The maximum number of jobs that run at the same time.
+            lease: How many seconds each claim lasts. Claims are extended while their jobs run.
         """
         from lifecycle.flows.worker import Worker
 
@@ -433,27 +432,27 @@ class JobQueue:
     def _claim(self, who: str | None, lease: Duration) -> Claim:
         owner = self.flows.presence.name if who is None else who
         if not owner:
-            raise ValueError(f"the name of an owner must not be empty, got {who!r}")
+            raise ValueError(f"an owner's name must not be empty, got {who!r}")
         now = self.now()
         until = now + in_seconds("lease", lease, finite=True)
         return Claim(owner, self.flows.presence.token, now, until)
 
     async def _end(self, job: Job, who: str | None, change: Callable[[JobRow], JobRow]) -> None:
-        """End a claim, by writing the row that ``change`` returns."""
+        """End a claim by writing the row returned by ``change``."""
         owner = self.flows.presence.name if who is None else who
         while not await self._write(job, owner, change(job.row)):
-            # Another process may have claimed the job with the same owner name, so only the stored row is reliable.
+            # Use the stored row, because another process may have claimed the job under the same owner name.
             found = await self._row(job.id)
             _check(found, JobState(change(found).state))
             if found.owner != owner:
-                raise ClaimLost(f"job {found.id!r} is claimed by {found.owner}, not by {owner}; use that owner")
+                raise ClaimLost(f"job {found.id!r} is claimed by {found.owner}, not by {owner}; pass that owner")
             job.see(found)
         if job.outcome == DISCARDED:
             _log_discarded(job.row)
         self.flows.presence.notify(_end_of(job.id) if job.state is JobState.COMPLETE else jobs_of(job.flow))
 
     async def _write(self, job: Job, owner: str, row: JobRow) -> bool:
-        """Write ``row``. Return False if ``owner`` does not have the claim in the row that was last read."""
+        """Write ``row``. Return False if the claim does not belong to ``owner`` in the row that was last read."""
         old = job.row
         if (old.state, old.owner) != (JobState.CLAIMED, owner):
             return False
@@ -465,21 +464,21 @@ class JobQueue:
     async def _row(self, id: str) -> JobRow:  # noqa: A002  # the natural name
         row = await self.store.get(id, now=self.now())
         if row is None:
-            raise FlowError(f"there is no job {id!r} in this store; give the id that it was enqueued with")
+            raise FlowError(f"there is no job {id!r} in this store; pass the id that it was enqueued with")
         return row
 
 
 def _log_discarded(row: JobRow) -> None:
-    from lifecycle._masking import masked  # rarely needed
+    from lifecycle._masking import masked  # rarely needed, since few jobs are discarded
 
     tries = f"{row.attempts} attempt{'s'[: row.attempts != 1]}"
     _log.warning(
-        "job %r of flow %r is discarded after %s: %s", row.id, row.flow, tries, masked(row.error) or "no error given"
+        "discarded job %r of flow %r after %s: %s", row.id, row.flow, tries, masked(row.error) or "no error given"
     )
 
 
 def _rank_of(priority: str) -> int:
-    """Return a priority's rank, which is 0 for the highest priority.
+    """Return the rank of a priority; the highest priority has rank 0.
 
     Raises:
         ValueError: if the priority is unknown.
@@ -491,7 +490,7 @@ def _rank_of(priority: str) -> int:
 
 
 def _check(row: JobRow, state: JobState) -> None:
-    """Raise an error if the job cannot change to ``state``, or is already in that state."""
+    """Raise an error if the job cannot change to ``state`` or is already in it."""
     if not JOBS.check(row.id, JobState(row.state), state):
         whose = f" by {row.owner}" if row.owner else ""
         raise InvalidState(f"job {row.id!r} is already {row.state}{whose}")

@@ -1,6 +1,6 @@
-"""Records for flows: stored rows, and snapshots for observers.
+"""Records that describe flows: stored rows, and snapshots for observers.
 
-Task values are stored as text. This module does not depend on the engine or a store.
+The rows contain task values as text. This module does not depend on the engine or on a store.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
     "taken",
 ]
 
-#: The maximum number of characters stored from a traceback, counted from its end.
+#: The maximum number of characters kept from the end of a traceback.
 _TRACEBACK_KEPT = 8000
 
 
@@ -74,11 +74,11 @@ class Failure:
 
     @classmethod
     def decode(cls, text: str) -> Failure:
-        """Return the failure that `encode` converted to ``text``."""
+        """Return the failure that `encode` turned into ``text``."""
         return cls(*json.loads(text))
 
     def exception(self, name: str) -> BaseException:
-        """Return the original error or, after a reload, a `StepFailed` that describes the error raised by ``name``."""
+        """Return the original error, or a `StepFailed` for the step ``name`` if the failure was loaded from a store."""
         if self.error is not None:
             return self.error
         error = StepFailed(f"{name!r} failed: {self}")
@@ -97,16 +97,16 @@ class Change(NamedTuple):
     new: str
     #: The step's result, or the `Failure`.
     result: Any = None
-    #: ``restarted`` (runs again after a crash; `old` equals `new`), ``cancelled``, ``reset``, or empty.
+    #: ``restarted`` (the step runs again after a crash; `old` equals `new`), ``cancelled``, ``reset``, or empty.
     reason: str = ""
-    #: The number of times that the step was started.
+    #: How many times the step was started.
     attempt: int = 0
-    #: The id of the flow, and the number of the change within the flow.
+    #: The flow's id, and the change's number within the flow.
     flow: str = ""
     seq: int = 0
     #: Seconds since the epoch.
     at: float = 0.0
-    #: The stored form of the result.
+    #: The result as stored.
     text: str | None = None
 
 
@@ -114,17 +114,17 @@ class Change(NamedTuple):
 
 
 class TaskContext(NamedTuple):
-    """A running task, retry or revert."""
+    """Describes a running task, retry or revert."""
 
     #: The flow's id.
     flow: str
     #: The name of the task or retry.
     name: str
-    #: The number of times that the step was started, including this time. It is above 1 after a failed attempt or a
-    #: crash.
+    #: How many times the step was started, including this time. It is more than 1 after a failed attempt or a crash.
     attempt: int
-    #: An idempotency key for effects that must happen once: pass it to the service that performs them. The key stays
-    #: the same for all attempts, until the task's revert has succeeded or the flow was reset.
+    #: An idempotency key for effects that must happen only once. Pass it to the service that performs them. The key
+    #: stays the same in all attempts until the task is known to be undone, either because its revert succeeded or
+    #: because the flow was reset.
     key: str
     #: True if the task is being reverted.
     reverting: bool = False
@@ -136,9 +136,9 @@ class StepView(NamedTuple):
     kind: str
     state: StepState = StepState.PENDING
     intention: Intention = Intention.EXECUTE
-    #: The number of times that the step was started.
+    #: How many times the step was started.
     attempt: int = 0
-    #: The error from the step's execution or its revert, or an empty string.
+    #: The error raised by the step or its revert, or empty.
     error: str = ""
 
 
@@ -146,24 +146,24 @@ class StepView(NamedTuple):
 class ItemInfo:
     """A task, a retry, or a nested flow.
 
-    A flow's items are in their order of execution, and each item refers to the items directly after it. This record is
-    therefore enough to draw a diagram.
+    A flow's items are listed in execution order along with the items that directly follow each of them, so this record
+    is enough to draw a diagram.
     """
 
     name: str
     #: ``task``, ``retry``, or for a flow ``linear``, ``unordered`` or ``graph``.
     kind: str
-    #: The state of a task or a retry, or an empty string for a nested flow.
+    #: The state of the task or retry. Empty for a nested flow.
     state: str = ""
-    #: The next action on the item.
+    #: What happens to the step next.
     intention: str = ""
-    #: The number of times that the step was started.
+    #: How many times the step was started.
     attempt: int = 0
-    #: The error from the item's execution or its revert.
+    #: The error raised by the step or its revert, or empty.
     error: str = ""
-    #: The flow's retry, if it has one, then its items. Each item comes after the items that it waits for.
+    #: The flow's retry, if any, followed by its items, each after the items that it waits for.
     items: tuple[ItemInfo, ...] = ()
-    #: For each item, the indexes of the items directly after it.
+    #: For each item, the indexes of the items that directly follow it.
     follow: tuple[tuple[int, ...], ...] = ()
 
     def counts(self) -> dict[str, int]:
@@ -180,12 +180,12 @@ def _states(item: ItemInfo) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """A flow that was started."""
+    """Describes a flow that was started."""
 
     id: str
     name: str
     state: str
-    #: The error that stopped the run, other than a failed task or a suspension.
+    #: The error that stopped the flow, other than a failed task or a suspension.
     error: str
     #: The flow itself, or its single task.
     root: ItemInfo
@@ -195,7 +195,7 @@ class RunInfo:
 class FlowsState:
     """A snapshot of a `Flows`."""
 
-    #: The store that contains the flows.
+    #: The store that holds the flows.
     store: str
     #: The unfinished runs, in start order.
     runs: tuple[RunInfo, ...] = field(default=())
@@ -212,19 +212,19 @@ class StepRow(NamedTuple):
     kind: str
     state: str = "PENDING"
     intention: str = "EXECUTE"
-    #: The number of times that the step was started, reverts excluded.
+    #: How many times the step was started, not counting reverts.
     attempt: int = 0
-    #: The number of times that the step was started from the beginning. After a crash or a cancellation, the same round
+    #: How many times the step was started from the beginning. After a crash or a cancellation, the same round
     #: continues.
     round: int = 0
     result: str | None = None
     failure: str | None = None
     revert_failure: str | None = None
-    #: A retry's values in each attempt, and the failures of that attempt.
+    #: For a retry, the value and the failures of each attempt.
     history: str | None = None
-    #: The last round that was undone by a successful revert or a reset. The idempotency key is derived from it.
+    #: The last round that a successful revert or a reset has undone. The idempotency key is derived from it.
     undone: int = 0
-    #: The end of a retry's wait before its next attempt, by the store's clock; otherwise 0.
+    #: When a retry's wait before its next attempt ends, by the store's clock. Otherwise 0.
     due: float = 0.0
 
 
@@ -245,7 +245,7 @@ class FlowRow(NamedTuple):
     store: str = "{}"
     #: The error that stopped the flow, other than a failed task or a suspension.
     error: str = ""
-    #: The time at which the flow's state last changed, in seconds since the epoch.
+    #: When the state last changed, in seconds since the epoch.
     at: float = 0.0
 
 
@@ -263,19 +263,19 @@ class OutboxRow(NamedTuple):
     topic: str
     #: The event's encoded data.
     data: str
-    #: The row's sequence number, which the store assigns.
+    #: A sequence number assigned by the store.
     number: int = 0
-    #: Number of failed deliveries, and the last error.
+    #: The number of failed deliveries, and the last error.
     failures: int = 0
     error: str = ""
 
 
-#: The error of an event whose last delivery has no result. A lease with an empty error means the same.
+#: The error stored for an event whose last delivery has no result yet. A lease with an empty error means the same.
 UNENDED = "its delivery began and never ended"
 
 
 def taken(row: OutboxRow, until: float) -> OutboxRow:
-    """Return the row of a leased event. If an earlier lease expired at ``until``, count it as a failure."""
+    """Return ``row`` with a new lease. If an earlier lease has expired, count it as a failed delivery."""
     if not until:
         return row if row.error == UNENDED else row._replace(error="")
     if row.error in ("", UNENDED):
@@ -284,17 +284,17 @@ def taken(row: OutboxRow, until: float) -> OutboxRow:
 
 
 class FailedDelivery(NamedTuple):
-    """The update for an outbox row after a failed delivery."""
+    """How to update an outbox row after a failed delivery."""
 
     number: int
     failures: int
     error: str
-    #: The time of the next delivery. None makes the event a dead letter.
+    #: When to deliver the event again, or None to make it a dead letter.
     until: float | None
 
 
 class Batch(NamedTuple):
-    """The changes of one phase of the engine, written in one transaction."""
+    """The changes from one engine phase, which are written in one transaction."""
 
     flow: str
     epoch: int
@@ -303,12 +303,12 @@ class Batch(NamedTuple):
     at: float
     steps: list[StepRow]
     changes: list[Change]
-    #: The values to store. None leaves the stored values unchanged.
+    #: The flow's encoded values, or None to leave the stored values unchanged.
     store: str | None = None
     error: str = ""
     #: The events that successful steps have sent.
     sent: Sequence[OutboxRow] = ()
-    #: The number of the first stored change to delete, together with all later ones. 0 deletes none.
+    #: Stored changes with at least this number are deleted; 0 deletes none.
     taken_back: int = 0
 
 
@@ -319,7 +319,7 @@ DISCARDED = "discarded"
 
 
 class Priority(StrEnum):
-    """A job's priority. Among jobs with the same priority, the oldest is claimed first."""
+    """The priority of a job. Among jobs with the same priority, the oldest comes first."""
 
     VERY_HIGH = "very_high"
     HIGH = "high"
@@ -328,48 +328,48 @@ class Priority(StrEnum):
     VERY_LOW = "very_low"
 
 
-#: The priorities, highest first.
+#: All priorities, highest first.
 PRIORITIES = list(Priority)
 
 
 class JobRow(NamedTuple):
-    """A job's stored row. Times are in seconds since the epoch."""
+    """The stored row of a job. Times are in seconds since the epoch."""
 
     id: str
-    #: The flow's name. The flow's id is the job's id.
+    #: The name of the job's flow. The flow's id is the job's id.
     flow: str
-    #: The rank of the job's priority.
+    #: The rank of the job's priority; 0 is the highest.
     rank: int
     #: The encoded values that the flow starts with.
     store: str
-    #: The time at which the job was enqueued.
+    #: When the job was enqueued.
     enqueued: float
     #: The maximum number of claims before the job is discarded.
     max_attempts: int
-    #: The row's sequence number, which the store assigns.
+    #: A sequence number assigned by the store.
     number: int = 0
     state: str = "UNCLAIMED"
-    #: The owner's name, and the owner's process as a token of `Presence`.
+    #: The owner's name, and the `Presence` token of the owner's process.
     owner: str = ""
     token: str = ""
     #: Incremented by each claim. A write with an older epoch is rejected.
     epoch: int = 0
-    #: The time at which the claim expires.
+    #: When the claim expires.
     until: float = 0.0
     #: The number of claims that count as attempts.
     attempts: int = 0
-    #: The time at which the job becomes due. Before that, it can only be claimed by its id.
+    #: When the job becomes due. Until then, it can only be claimed by id.
     due: float = 0.0
-    #: The state in which the job's flow ended, or ``discarded``.
+    #: The state that the flow ended in, or ``discarded``.
     outcome: str = ""
     #: The job's last error.
     error: str = ""
-    #: The time at which the job was completed.
+    #: When the job was completed.
     ended: float = 0.0
 
 
 class Claim(NamedTuple):
-    """The owner of a claim, the owner's process, and the start and end of the claim."""
+    """A claim's owner, the owner's process, and when the claim starts and ends."""
 
     owner: str
     token: str

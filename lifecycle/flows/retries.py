@@ -1,7 +1,6 @@
-"""Retries: they decide whether a flow with a failed step is reverted, or reverted and tried again.
+"""Retries, which decide whether a flow with a failed step is only reverted, or also tried again.
 
-A retry runs before the items of its flow. It is any object with ``execute``, ``on_failure`` and, optionally,
-``revert``.
+A retry runs before its flow's items. It can be any object with ``execute``, ``on_failure`` and, optionally, ``revert``.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ class Verdict(StrEnum):
 class Attempt(NamedTuple):
     """One attempt at a flow."""
 
-    #: The value that the retry returned for it.
+    #: The value that the retry returned for this attempt.
     value: Any
-    #: The failures in it, by step name.
+    #: The failures in this attempt, by step name.
     failures: Mapping[str, Failure] = MappingProxyType({})
 
 
@@ -57,13 +56,14 @@ class Attempt(NamedTuple):
 class Retry(Protocol):
     """Decides what happens after failures in its flow. Like a task, it may have ``name``, ``provides`` and ``revert``.
 
-    Each function can take ``history``, the attempts so far, and any arguments that its other parameters name.
-    ``execute`` may be async. ``on_failure`` is plain, and must neither block nor have effects that need reverting.
+    Each function can have a parameter ``history``, for the attempts so far, and parameters that name other values.
+    ``execute`` may be async. ``on_failure`` must be synchronous, and must neither block nor have effects that need
+    reverting.
     """
 
     @property
     def execute(self) -> Any:
-        """Return a value that the flow can use. It is called before each attempt."""
+        """Return a value for the flow to use. Called before each attempt."""
 
     @property
     def on_failure(self) -> Any:
@@ -71,12 +71,12 @@ class Retry(Protocol):
 
 
 class _Named:
-    """The name of a retry, and the name under which its value is provided."""
+    """The name of a retry, and the name of the value it provides."""
 
     def __init__(self, *, name: str | None = None, provides: str | None = None) -> None:
-        #: The name; None means the name of the flow, followed by ``_retry``.
+        #: The retry's name. None means the flow's name followed by ``_retry``.
         self.name = name
-        #: The name under which its flow gets the value; None provides no value.
+        #: The name that the flow uses for the retry's value. If None, the value is not provided.
         self.provides = provides
 
     def __repr__(self) -> str:
@@ -85,7 +85,7 @@ class _Named:
 
 
 class AlwaysRevert(_Named):
-    """Revert the flow after any failure."""
+    """Reverts the flow after any failure."""
 
     def execute(self) -> None:
         """Return nothing."""
@@ -96,7 +96,7 @@ class AlwaysRevert(_Named):
 
 
 class AlwaysRevertAll(_Named):
-    """Revert everything after any failure."""
+    """Reverts everything after any failure."""
 
     def execute(self) -> None:
         """Return nothing."""
@@ -107,15 +107,15 @@ class AlwaysRevertAll(_Named):
 
 
 class Times(_Named):
-    """Try up to ``attempts`` times, and provide the number of the attempt, from 1.
+    """Tries the flow up to ``attempts`` times, and provides the attempt number, starting at 1.
 
     Args:
         attempts: The maximum number of attempts, including the first.
-        backoff: Wait before the second and each later attempt: seconds, a `Backoff`, or a tuple ``(first wait, factor,
-            longest wait)``. A suspended flow does not wait.
-        revert_all: After the last attempt, revert everything, not only the flow of this retry.
-        name: The name of the retry. By default, the name of its flow followed by ``_retry``.
-        provides: The name under which the flow gets the number. By default, the flow does not get it.
+        backoff: How long to wait before each attempt after the first: seconds, a `Backoff`, or a tuple ``(first wait,
+            factor, longest wait)``. A suspended flow does not wait.
+        revert_all: After the last attempt, revert everything and not only this retry's flow.
+        name: The name of the retry. By default, its flow's name followed by ``_retry``.
+        provides: The name that the flow uses for the attempt number. By default, the number is not provided.
     """
 
     attempts: int
@@ -133,15 +133,15 @@ class Times(_Named):
     ) -> None:
         super().__init__(name=name, provides=provides)
         if attempts < 0:
-            raise ValueError(f"Times({attempts!r}) is not a number of attempts; give an integer of 0 or more")
+            raise ValueError(f"Times(): attempts must be an integer of 0 or more, got {attempts!r}")
         self.attempts, self.backoff, self.revert_all = attempts, _backoff(backoff), revert_all
 
     def execute(self, history: Sequence[Attempt]) -> int:
-        """Return the number of the attempt."""
+        """Return the attempt number."""
         return len(history) + 1
 
     def on_failure(self, history: Sequence[Attempt]) -> Verdict:
-        """Return RETRY while attempts are left."""
+        """Return RETRY while there are attempts left."""
         return _verdict(retry=len(history) < self.attempts, revert_all=self.revert_all)
 
     def delay(self, history: Sequence[Attempt]) -> float:
@@ -150,7 +150,7 @@ class Times(_Named):
 
 
 class ForEach(_Named):
-    """Try one of ``values`` after the other, and provide the current one."""
+    """Tries the flow with each of ``values`` in order, and provides the current value."""
 
     revert_all: bool
     values: Sequence[Any]
@@ -170,17 +170,17 @@ class ForEach(_Named):
         """Return the next value.
 
         Raises:
-            FlowError: if no value is left.
+            FlowError: if there are no values left.
         """
         return _next(self.values, history)
 
     def on_failure(self, history: Sequence[Attempt]) -> Verdict:
-        """Return RETRY while values are left."""
+        """Return RETRY while there are values left."""
         return _verdict(retry=bool(_left(self.values, history)), revert_all=self.revert_all)
 
 
 class ParameterizedForEach(_Named):
-    """Like `ForEach`, with the sequence that the flow has under the name ``values``."""
+    """Like `ForEach`, but takes the sequence from the flow's value named ``values``."""
 
     revert_all: bool
     values: str
@@ -198,19 +198,19 @@ class ParameterizedForEach(_Named):
 
     @property
     def rebind(self) -> dict[str, str]:
-        """Each parameter with the name of its argument."""
+        """The argument name for each parameter."""
         return {"values": self.values}
 
     def execute(self, values: Sequence[Any], history: Sequence[Attempt]) -> Any:
         """Return the next value.
 
         Raises:
-            FlowError: if no value is left.
+            FlowError: if there are no values left.
         """
         return _next(values, history)
 
     def on_failure(self, values: Sequence[Any], history: Sequence[Attempt]) -> Verdict:
-        """Return RETRY while values are left."""
+        """Return RETRY while there are values left."""
         return _verdict(retry=bool(_left(values, history)), revert_all=self.revert_all)
 
 
@@ -221,7 +221,7 @@ def _verdict(*, retry: bool, revert_all: bool) -> Verdict:
 
 
 def _left(values: Sequence[Any], history: Sequence[Attempt]) -> list[Any]:
-    """Return the values that were not tried. A value that occurs twice is tried twice."""
+    """Return the values that have not been tried. A value that occurs twice is tried twice."""
     left = list(values)
     for attempt in history:
         if attempt.value in left:
@@ -232,7 +232,7 @@ def _left(values: Sequence[Any], history: Sequence[Attempt]) -> list[Any]:
 def _next(values: Sequence[Any], history: Sequence[Attempt]) -> Any:
     left = _left(values, history)
     if not left:
-        raise FlowError(f"none of the {len(values)} values is left to try; give more, or revert")
+        raise FlowError(f"all {len(values)} values have been tried; add values, or revert the flow")
     return left[0]
 
 
@@ -243,8 +243,6 @@ def _backoff(given: Backoff | tuple[Duration, float, Duration] | Duration | None
         wait = in_seconds("backoff", given, least=0)
         return Backoff(wait, wait, 1.0, jitter=0.0)
     if len(given) != 3:  # noqa: PLR2004  # the three of the message
-        raise ValueError(
-            f"Times(backoff={given!r}) is not a backoff; give seconds, a Backoff, or (first, factor, longest)"
-        )
+        raise ValueError(f"Times(): backoff must be seconds, a Backoff, or (first, factor, longest), got {given!r}")
     initial, multiplier, maximum = given
     return Backoff(initial, maximum, multiplier, jitter=0.0)

@@ -1,7 +1,7 @@
-"""`Run`: one flow with one id, which you can await, suspend, resume, reset and watch.
+"""`Run`: a single execution of a flow, which you can await, suspend, resume, reset and watch.
 
-Before a flow runs, a process takes it. Taking a flow increments the flow's epoch, so that writes with an older epoch
-are rejected. If a different live process has the flow, the run waits for that process and returns the same outcome.
+Before a process runs a flow, it takes the flow. This increments the flow's epoch, so that writes with an older epoch
+are rejected. If another live process has taken the flow, the run waits for that process and returns the same outcome.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ __all__ = ["FlowLoader", "Run", "run_info", "step_view"]
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: Seconds between checks of a flow that another process runs. Usually, a message from that process arrives earlier.
+#: Seconds between checks on a flow in another process. Usually, a message from that process arrives earlier.
 _POLLING = Backoff(initial=0.1, maximum=5.0)
-#: The maximum number of engine states stored for a slow watcher. Older states are dropped.
+#: The maximum number of engine states kept for a slow watcher. Older states are dropped.
 _BACKLOG = 1000
 _FAILED = (StepState.FAILURE, StepState.REVERT_FAILURE)
 
@@ -75,10 +75,10 @@ class FlowLoader:
         return plan
 
     async def open(self, row: FlowRow, *, same: bool = False) -> tuple[Snapshot, bool]:
-        """Return the stored flow with the id of ``row``, and True if the flow is new and belongs to this process.
+        """Return the stored flow with the id in ``row``, and whether the flow is new and belongs to this process.
 
         Raises:
-            FlowError: if the id belongs to a different flow or, with ``same``, to different values.
+            FlowError: if the id belongs to a different flow or, if ``same`` is true, to different values.
         """
         mine = row._replace(epoch=1, owner=self.presence.token)
         if not row.epoch and await self.store.create(mine):
@@ -86,20 +86,20 @@ class FlowLoader:
         snapshot = await self.store.load(row.id)
         if snapshot.flow.name != row.name:
             raise FlowError(
-                f"the id {row.id!r} belongs to a flow {snapshot.flow.name!r}, not {row.name!r}; give another id"
+                f"the id {row.id!r} belongs to flow {snapshot.flow.name!r}, not {row.name!r}; use a different id"
             )
         if same:
             self.check_values(row.id, row.store, snapshot.flow.store)
         return snapshot, False
 
     def check_values(self, id: str, given: str, kept: str) -> None:  # noqa: A002  # the natural name
-        """Raise an error if the encoded values ``given`` differ from the encoded values ``kept`` in the flow ``id``.
+        """Raise an error if the encoded values ``given`` differ from ``kept``, the values stored for the flow ``id``.
 
         Raises:
             FlowError: if the values differ.
         """
         if given != kept and self.codec.decode(given) != self.codec.decode(kept):
-            raise FlowError(f"flow {id!r} was started with different values: {kept}, not {given}; give another id")
+            raise FlowError(f"flow {id!r} was started with different values: {kept}, not {given}; use a different id")
 
     async def take(self, snapshot: Snapshot) -> Snapshot:
         """Take the flow in ``snapshot`` for this process, and return the new snapshot.
@@ -116,7 +116,7 @@ class FlowLoader:
         return not mine and flow.state not in ENDS and not await self.presence.is_gone(flow.owner)
 
     async def has_job(self, id: str) -> bool:  # noqa: A002  # the natural name
-        """Return True if the flow belongs to an incomplete job."""
+        """Return True if the flow belongs to a job that is not complete."""
         return bool(await self.store.jobs(self.presence).unfinished([id]))
 
     def engine(self, plan: Plan, snapshot: Snapshot, sender: object) -> Engine:
@@ -137,14 +137,14 @@ class FlowLoader:
             )
         except (ValueError, TypeError) as error:
             raise FlowError(
-                f"the stored state of flow {snapshot.flow.id!r} is damaged, or has a different version ({error}); "
-                "restore a copy, or start the flow with another id"
+                f"the stored state of flow {snapshot.flow.id!r} is damaged or from a different version ({error}); "
+                "restore a backup, or start the flow with a different id"
             ) from error
         engine.on_sent = partial(self.presence.notify, SENT)
         return engine
 
     async def changes(self, id: str, *, after: int) -> list[Change]:  # noqa: A002  # the natural name
-        """Return the changes to a flow that follow the change number ``after``."""
+        """Return a flow's changes that follow change number ``after``."""
         return [self._decoded(change) for change in await self.store.changes(id, after=after)]
 
     def _decoded(self, change: Change) -> Change:
@@ -157,9 +157,9 @@ class FlowLoader:
 class Run:
     """A flow that was started or recovered, returned by `Flows.start` and `Flows.recover`.
 
-    Awaiting a run returns the values that the flow's tasks provided, by name. If the flow failed, awaiting raises the
-    task's error, an ``ExceptionGroup`` of several errors, or `StepFailed` if the program was restarted in the meantime.
-    A suspended flow does not end the wait.
+    Await a run to get the values that the flow's tasks provided, by name. If the flow failed, this raises the task's
+    error, an ``ExceptionGroup`` if there were several, or `StepFailed` if the program was restarted in the meantime. If
+    the flow is suspended, the wait continues.
     """
 
     def __init__(
@@ -170,21 +170,22 @@ class Run:
         self._plan, self._row, self._loader = plan, row, loader
         # True if a flow that is already stored with this id must have the same values.
         self._same = same
-        # Set to check again whether another process still has the flow.
+        # Set when we should check again whether another process still has the flow.
         self._look_again = asyncio.Event()
-        # True if another process waits for this run to stop.
+        # True if another process is waiting for this run to stop.
         self._followed = False
         # This function is called when the run starts and when it stops.
         self._on_change = on_change
         self._engine: Engine | None = None
-        # True if this process has taken the flow and may write it.
+        # True if this process has taken the flow and may write to it.
         self._mine = False
         # True if the flow is known to be in the store.
         self._stored = False
         self._task: asyncio.Task[None] | None = None
         # The error that stopped the run, other than a failed task.
         self._error: BaseException | None = None
-        # The ``cancel_after`` of a request to suspend, in a tuple, or None if there was no request.
+        # A tuple with the ``cancel_after`` that was passed when suspension was requested, or None if it was not
+        # requested.
         self._suspend_after: tuple[float | None] | None = None
         # Notified after any change.
         self._changed = Condition()
@@ -215,12 +216,12 @@ class Run:
 
     @property
     def given(self) -> str:
-        """The encoded values that the flow was started with."""
+        """The values that the flow was started with, encoded."""
         return self._row.store
 
     @property
     def running(self) -> bool:
-        """True if the flow is running in the background or about to run."""
+        """True if the flow is running in the background or is about to."""
         return self._task is not None and not self._task.done()
 
     @property
@@ -230,16 +231,16 @@ class Run:
 
     @property
     def stopped(self) -> bool:
-        """True if an error other than a failed task stopped the run. You can resume the run."""
+        """True if an error other than a failed task stopped the run. The run can then be resumed."""
         return not self.running and self._error is not None
 
     @property
     def refused(self) -> bool:
-        """True if the run stopped before its flow was stored, for example because a different flow has the id."""
+        """True if the run stopped before its flow was stored, for example because a different flow has its id."""
         return self.stopped and not self._stored
 
     def info(self) -> RunInfo:
-        """Return a record of the run and its flow's structure. `lifecycle.observe.mermaid.flow` can draw the record."""
+        """Return a record of the run and its flow's structure. `lifecycle.observe.mermaid.flow` can draw it."""
         error = "" if self._error is None else error_text(self._error)
         return run_info(self._plan.flow, self._row._replace(state=self.state, error=error), self.steps)
 
@@ -302,18 +303,18 @@ class Run:
         return self
 
     async def wait_at_rest(self) -> None:
-        """Wait until no task is running."""
+        """Wait until no tasks are running."""
         while self.running:
             await self._rest.wait()
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
     def suspend(self, *, cancel_after: Duration | None = None) -> Awaitable[FlowState]:
-        """Start no further tasks. Await the result to wait until no task is running.
+        """Stop starting tasks. Await the result to wait until no tasks are running.
 
-        Running tasks continue until they finish. If ``cancel_after`` is given, they are cancelled after that many
-        seconds, and run again when the flow is resumed. A flow that is not running stays unchanged. A flow whose work
-        is complete ends.
+        Tasks that are already running continue until they finish. If you pass ``cancel_after``, they are cancelled
+        after that many seconds, and run again when the flow is resumed. If the flow is not running, nothing changes. If
+        all of its tasks have finished, it ends instead of being suspended.
         """
         limit = in_seconds_or_none("cancel_after", cancel_after, least=0)
         if self.running:
@@ -324,17 +325,17 @@ class Run:
         return _Rest(self)
 
     async def resume(self) -> None:
-        """Continue in the background if the flow was suspended or stopped by an error."""
+        """Continue the flow in the background if it was suspended or stopped by an error."""
         while self.running and self._suspend_after is not None:
             await self._rest.wait()
         if self.stopped or not self.ended:
             self.proceed()
 
     async def reset(self) -> None:
-        """Delete results, failures and the history of retries, but keep the attempt counts.
+        """Delete the flow's results, failures and retry histories, but keep the attempt counts.
 
-        Afterwards, the flow is PENDING. It begins again when you call `resume` or `again`, or start a flow with the
-        same id.
+        Afterwards, the flow is PENDING. It starts over when you call `resume` or `again`, or start a flow with the same
+        id.
 
         Raises:
             InvalidState: if the flow has not ended.
@@ -346,9 +347,9 @@ class Run:
         self._notify()
 
     async def again(self, flow: Item | None = None) -> None:
-        """Run the flow again in the background, without its finished steps. A reverted flow starts from the beginning.
+        """Run the flow again in the background. Finished steps are skipped, but a reverted flow starts over.
 
-        If ``flow`` is given, it replaces the flow's definition. Tasks with a known name keep their state, and new tasks
+        If you pass ``flow``, it replaces the flow's definition. Tasks with a known name keep their state, and new tasks
         run.
 
         Raises:
@@ -365,12 +366,12 @@ class Run:
             raise InvalidState(f"flow {self.id!r} is {self.state} and running; await run.suspend(), or await run")
 
     async def close(self) -> None:
-        """Stop the run immediately, because its `Flows` are being closed."""
+        """Stop the run immediately, because its `Flows` is being closed."""
         left = f"flow {self.id!r} is {self.state}, and its Flows was closed; recover or start the flow again"
         await self.abandon(FlowError(left))
 
     async def abandon(self, error: Exception) -> None:
-        """Cancel the running functions immediately, write no more changes, and raise ``error`` in waiting callers."""
+        """Cancel the running functions, write nothing more, and raise ``error`` in callers awaiting the run."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -381,13 +382,13 @@ class Run:
     # -- running ------------------------------------------------------------------------------------------------------
 
     def adopt(self, snapshot: Snapshot) -> None:
-        """Use ``snapshot``, which this process took for the run, as the current state."""
+        """Use ``snapshot`` as the current state. This process has already taken its flow."""
         self._mine = snapshot.flow.state not in ENDS
         self._stored = True
         self._use(snapshot)
 
     def proceed(self, *, again: bool = False) -> None:
-        """Start or continue in the background. If ``again`` is true, also run a flow that has ended."""
+        """Start or continue the flow in the background. If ``again`` is true, do so even if the flow has ended."""
         if self.running:
             return
         self._suspend_after = None
@@ -403,7 +404,7 @@ class Run:
                 if state in ENDS and hooks.flow_ended.receivers:
                     hooks.flow_ended.announce(self, state=state, error=engine.error())
             self._log_failure()
-        except Exception as error:  # noqa: BLE001  # raised where the run is awaited
+        except Exception as error:  # noqa: BLE001  # raised when the run is awaited
             self._stop(error)
         finally:
             self._task = None
@@ -418,9 +419,9 @@ class Run:
         self._followed = True
 
     async def _ready(self, *, again: bool) -> Engine | None:
-        """Take the flow if necessary, and return its engine, or None if this process must not run the flow."""
+        """Take the flow if necessary. Return its engine, or None if this process must not run the flow."""
         if self._error is not None:
-            # The state in memory is discarded, because it may be ahead of the store.
+            # Discard the state in memory, which may be ahead of the store.
             self._engine, self._error = None, None
         if self._engine is None or not self._mine:
             snapshot, self._mine = await self._loader.open(self._row, same=self._same)
@@ -495,13 +496,13 @@ class Run:
             flow.to(FlowState.SUSPENDED, "error")
 
     def _notify(self) -> None:
-        """Wake all tasks that wait for a change or for the end."""
+        """Wake all tasks that are waiting for a change or for the run to stop."""
         self._changed.notify_all()
         self._rest.notify_all()
 
 
 class _Rest:
-    """The result of `Run.suspend`. Awaiting it waits until no task is running, and returns the flow's state."""
+    """The result of `Run.suspend`. Await it to wait until no tasks are running, and to get the flow's state."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -515,9 +516,9 @@ class _Rest:
 
 
 def run_info(flow: Item | None, row: FlowRow, steps: Mapping[str, StepView]) -> RunInfo:
-    """Return a record of the run that is stored as ``row``.
+    """Return a record of the run stored in ``row``.
 
-    Without ``flow``, the steps have no order. A step that is missing from ``steps`` has not started.
+    If ``flow`` is None, the order of the steps is unknown. A step that is missing from ``steps`` has not started.
     """
     if flow is None:
         root = ItemInfo(row.name, "", items=tuple(_step_info(name, each) for name, each in steps.items()))
@@ -527,7 +528,7 @@ def run_info(flow: Item | None, row: FlowRow, steps: Mapping[str, StepView]) -> 
 
 
 def step_view(row: StepRow) -> StepView:
-    """Convert a stored task or retry to a record of the kind that `Run.steps` contains."""
+    """Convert a stored task or retry to the kind of record that `Run.steps` contains."""
     failed = row.revert_failure or row.failure
     error = str(Failure.decode(failed)) if failed else ""
     return StepView(row.kind, StepState(row.state), Intention(row.intention), row.attempt, error)
@@ -546,7 +547,7 @@ def _item_info(item: Item, steps: Mapping[str, StepView]) -> ItemInfo:
 def _with_retry(
     flow: Flow, items: tuple[ItemInfo, ...], follow: tuple[tuple[int, ...], ...], steps: Mapping[str, StepView]
 ) -> ItemInfo:
-    """Return a record of a flow with a retry. The retry is the first item, and the flow's first items follow it."""
+    """Return a record of a flow with a retry. The retry comes first, directly before the flow's first items."""
     assert flow.retry is not None
     followers = {place for row in follow for place in row}
     first = tuple(place + 1 for place in range(len(items)) if place not in followers)

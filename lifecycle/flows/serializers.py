@@ -1,4 +1,4 @@
-"""Conversion of values to and from the text that a store keeps."""
+"""Converts values to and from the text that stores keep."""
 
 from __future__ import annotations
 
@@ -14,56 +14,55 @@ __all__ = ["JSON", "Codec", "is_large", "is_plain", "keep"]
 
 
 class Codec(Protocol):
-    """Turns the values of tasks into text, and back.
+    """Converts task values to text and back.
 
-    ``encode`` must raise an error if ``decode`` would not return the same value. The error becomes the failure of the
-    task.
+    ``encode`` must raise an error if ``decode`` would not return an equal value. The task then fails with this error.
     """
 
     def encode(self, value: Any) -> str:
-        """Return the text of ``value``."""
+        """Return ``value`` as text."""
         ...
 
     def decode(self, text: str) -> Any:
-        """Return the value of ``text``."""
+        """Return the value that ``text`` represents."""
         ...
 
 
 class JSON:
-    """Strict JSON: a value that would not decode to itself is rejected, except that a tuple becomes a list."""
+    """Strict JSON. It rejects any value that would not decode to an equal value, except that tuples become lists."""
 
     def encode(self, value: Any) -> str:
-        """Return the text of ``value``.
+        """Return ``value`` as text.
 
         Raises:
-            FlowError: with the part that JSON cannot represent, and its place in the value.
+            FlowError: if JSON cannot represent the value. The error shows which part, and where it is.
         """
         try:
             text = "".join(_pieces(value)) if is_large(value) else _dumps(value)
         except (TypeError, ValueError, RecursionError) as error:
-            raise FlowError(f"{_found(value) or _short(value)} cannot be kept as JSON: {error}; {_ADVICE}") from error
+            raise FlowError(f"{_found(value) or _short(value)} cannot be stored as JSON: {error}; {_ADVICE}") from error
         if type(value) not in _PLAIN and not _comes_back(value):
-            raise FlowError(f"{_found(value)} would not come back the same from JSON; {_ADVICE}")
+            raise FlowError(f"{_found(value)} would change when stored as JSON; {_ADVICE}")
         return text
 
     def decode(self, text: str) -> Any:
-        """Return the value of ``text``.
+        """Return the value that ``text`` represents.
 
         Raises:
-            FlowError: if it is not JSON.
+            FlowError: if ``text`` is not JSON.
         """
         try:
             return json.loads(text)
         except ValueError as error:
             raise FlowError(
-                f"{_short(text)} is not JSON ({error}); the stored text is damaged, or another codec wrote it"
+                f"{_short(text)} is not JSON ({error}); the stored text is damaged or was written by a different codec"
             ) from error
 
 
-_ADVICE = "return plain data, or give Flows(codec=...) one that knows it"
-#: The maximum number of a value's characters that an error shows.
+_ADVICE = "return plain data, or pass Flows a codec that supports it"
+#: The maximum number of characters of a value to show in errors.
 _SHORT = 60
-#: The number of characters that can be encoded in a few milliseconds, and the number that each value counts as.
+#: The number of characters that can be encoded in a few milliseconds, and the equivalent number for each value.
 _LARGE, _PER_VALUE = 256 * 1024, 16
 _PLAIN = (int, str, float, bool, type(None))
 _KNOWN = (*_PLAIN, list, tuple)
@@ -75,7 +74,7 @@ def _found(value: Any) -> str:
     try:
         return _where(value)
     except RecursionError:
-        return "the value, which is too deep or contains itself,"
+        return "the value, which is nested too deeply or contains itself,"
 
 
 def _where(value: Any, path: str = "the value") -> str:
@@ -96,7 +95,7 @@ def _where(value: Any, path: str = "the value") -> str:
 
 
 def _walk(value: Any) -> Iterator[object]:
-    """Yield ``value`` and everything in its lists, tuples and dicts. This is endless if the value contains itself."""
+    """Yield ``value`` and everything in its lists, tuples and dicts. If the value contains itself, this never ends."""
     open_ones: list[Iterator[object]] = [iter((value,))]
     while open_ones:
         for each in open_ones[-1]:
@@ -112,7 +111,7 @@ def _walk(value: Any) -> Iterator[object]:
 
 
 def _comes_back(value: Any) -> bool:
-    """Return whether JSON can represent all of ``value``. It cannot contain itself or be nested too deeply."""
+    """Return whether JSON can represent all of ``value``, which must not contain itself or be nested too deeply."""
     return all(
         all(type(key) is str for key in cast("Mapping[object, object]", each))
         if type(each) is dict
@@ -132,7 +131,7 @@ def _pieces(value: Any) -> Iterator[str]:
     elif type(value) is dict:
         yield "{"
         for place, (key, each) in enumerate(cast("Mapping[Any, Any]", value).items()):
-            # The encoder also writes keys that are not strings.
+            # Let the encoder convert keys that are not strings.
             yield f"{',' if place else ''}{_dumps({key: 0})[1:-2]}"
             yield from _pieces(each)
         yield "}"
@@ -141,7 +140,7 @@ def _pieces(value: Any) -> Iterator[str]:
 
 
 def _halves(values: Sequence[Any]) -> Iterator[str]:
-    """Yield the texts of ``values``, at least one, separated by commas."""
+    """Yield the texts of ``values``, separated by commas. There must be at least one value."""
     if len(values) == 1:
         yield from _pieces(values[0])
     elif not is_large(values):
@@ -153,7 +152,7 @@ def _halves(values: Sequence[Any]) -> Iterator[str]:
 
 
 def is_large(value: Any) -> bool:
-    """Return whether encoding ``value`` takes too long for the loop to wait."""
+    """Return whether encoding ``value`` would block the loop for too long."""
     if type(value) in _PLAIN:
         return type(value) is str and len(value) > _LARGE
     size = 0
@@ -173,12 +172,12 @@ def _short(value: Any) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether ``value`` is immutable and so needs no copy."""
+    """Return whether ``value`` is immutable, so that it need not be copied."""
     return type(value) in _PLAIN
 
 
 def keep(codec: Codec, value: Any) -> tuple[str, Any]:
-    """Return the text of ``value``, and the value decoded from it, so that tasks see the same as after a crash."""
+    """Return the text of ``value``, and the value decoded from it, which is what tasks would see after a crash."""
     text = codec.encode(value)
     if is_plain(value):
         return text, value

@@ -1,7 +1,7 @@
-"""The five tables of allowed transitions: for flows, tasks, retries, jobs and the engine.
+"""Tables of the allowed transitions for flows, tasks, retries, jobs and the engine.
 
-The transitions are those of TaskFlow. In addition, a cancelled step returns to its previous state. A `Table` checks a
-transition, and creates a `states.Machine` for one object.
+The transitions are the same as in TaskFlow, except that a cancelled step also returns to its previous state. A `Table`
+checks transitions, and creates a `states.Machine` for each object.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ S = TypeVar("S", bound=str)
 
 
 class FlowState(StrEnum):
-    """State of a flow."""
+    """The state of a flow."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -51,7 +51,7 @@ ENDS = (FlowState.SUCCESS, FlowState.FAILURE, FlowState.REVERTED)
 
 
 class StepState(StrEnum):
-    """State of a task or a retry. Only a retry is ever `RETRYING`."""
+    """The state of a task or a retry. Only retries can be `RETRYING`."""
 
     PENDING = "PENDING"
     IGNORE = "IGNORE"
@@ -65,7 +65,7 @@ class StepState(StrEnum):
 
 
 class Intention(StrEnum):
-    """The next action on a task or a retry, which is stored with its state."""
+    """What happens to a task or a retry next. Stored along with its state."""
 
     EXECUTE = "EXECUTE"
     IGNORE = "IGNORE"
@@ -74,7 +74,7 @@ class Intention(StrEnum):
 
 
 class EngineState(StrEnum):
-    """Phase of a flow's engine."""
+    """The phase of a flow's engine."""
 
     UNDEFINED = "UNDEFINED"
     RESUMING = "RESUMING"
@@ -89,7 +89,7 @@ class EngineState(StrEnum):
 
 
 class JobState(StrEnum):
-    """State of a job."""
+    """The state of a job."""
 
     UNCLAIMED = "UNCLAIMED"
     CLAIMED = "CLAIMED"
@@ -97,16 +97,16 @@ class JobState(StrEnum):
 
 
 class Table(Generic[S]):
-    """The states of one kind of object, and the moves between them.
+    """The states of one kind of object, and the allowed moves between them.
 
     Args:
-        kind: The name of this kind in messages.
-        initial: The state at the beginning.
-        moves: For each state, the states that may follow it.
-        ignored: Moves that may be requested without an error, but change nothing.
-        cancelled: Moves that only a cancellation makes, including a cancellation before the start or because a claim
-            was lost.
-        reset: States from which only a reset leads to the initial state.
+        kind: What to call this kind of object in messages.
+        initial: The initial state.
+        moves: The states that may follow each state.
+        ignored: Moves that can be requested without an error, but have no effect.
+        cancelled: Moves that only happen on cancellation, including cancellation before the start or after a lost
+            claim.
+        reset: States that only a reset moves to the initial state.
     """
 
     kind: str
@@ -138,7 +138,7 @@ class Table(Generic[S]):
         """Return True if ``old`` may move to ``new``, or False if the table ignores the move.
 
         Raises:
-            InvalidState: with both states and the legal moves.
+            InvalidState: if the move is not allowed. The error shows both states and the legal moves.
         """
         if new in self.moves[old]:
             return True
@@ -152,13 +152,13 @@ class Table(Generic[S]):
         raise InvalidState(f"{self.kind} {name!r} cannot go from {old} to {new}; legal: {legal}")
 
     def machine(self, name: str, state: S | None = None) -> Machine[S]:
-        """Return a machine that begins in ``state`` and allows all moves, also those of cancellations and resets."""
+        """Return a machine that starts in ``state`` and allows all moves, including cancellations and resets."""
         start = self.initial if state is None else state
         return Machine(name, self._machine_moves, start, ignored=self.ignored, history=8, error=InvalidState)
 
 
 def _rows(states: type[StrEnum], text: str) -> dict[Any, frozenset[Any]]:
-    """Parse lines such as ``A: B C``. A state without a line is final."""
+    """Parse lines such as ``A: B C``. States without a line are final."""
     rows = {state: frozenset[Any]() for state in states}
     for line in text.strip().splitlines():
         old, new = line.split(":")

@@ -1,6 +1,6 @@
 """`Worker`: claims jobs and runs their flows until it is cancelled, then releases its unfinished jobs.
 
-One task claims jobs while slots are free. Each job runs in a separate task, and one more task extends the claims.
+One task claims jobs while there are free slots, and another one extends the claims. Each job runs in its own task.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ __all__ = ["Worker"]
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: The delay before the next attempt if the store cannot be read or written.
+#: How long to wait before trying again when the store cannot be read or written to.
 _TROUBLE = Backoff(initial=0.1, maximum=30.0)
-#: Errors that would occur again on every attempt.
+#: Errors that would recur on every attempt.
 _HOPELESS = (MissingDependencies, AmbiguousDependency)
-#: The number of times that a claim is extended per lease period.
+#: How many times a claim is extended per lease period.
 _OFTEN = 3
-#: The number of attempts to extend a claim per lease period while the store does not respond.
+#: How many times we try to extend claims per lease period while the store does not respond.
 _OFTENER = 15
 
 
 class _Lease:
-    """A claim that a heartbeat extends."""
+    """A claim that is kept alive by a heartbeat."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -58,9 +58,9 @@ class _Lease:
 
 
 class _Heartbeat:
-    """Extends all claims by ``seconds`` in one call, and tries more often while the store does not respond.
+    """Extends all claims by ``seconds`` in one call. While the store does not respond, it tries more often.
 
-    A claim is lost if it expires or the store refuses to extend it. The other claims are not affected.
+    A claim is lost if it has expired or if the store refuses to extend it. The other claims are not affected.
     """
 
     def __init__(self, queue: JobQueue, seconds: float) -> None:
@@ -70,7 +70,7 @@ class _Heartbeat:
         self._some = asyncio.Event()
 
     def add(self, job: Job) -> _Lease:
-        """Start extending the claim on ``job``. An older claim of this worker on the same job is marked as lost."""
+        """Start extending the claim on ``job``. If we have an older claim on the same job, mark it as lost."""
         if (older := self._held.get(job.id)) is not None:
             older.lose()
         self._held[job.id] = lease = _Lease(job)
@@ -100,11 +100,11 @@ class _Heartbeat:
         if not leases:
             return True
         try:
-            # The store may wait for an unreachable server, so the call may only take until the first claim expires.
+            # The store may be waiting for an unreachable server, so we give up when the first claim expires.
             async with asyncio.timeout(min(lease.until for lease in leases) - now):
                 lost = await self._queue.store.renew([lease.job.row for lease in leases], now=now, until=until)
         except (JournalError, TimeoutError) as error:
-            _log.warning("claims cannot be extended: %s", message_of(error) or "the store takes too long")
+            _log.warning("cannot extend claims: %s", message_of(error) or "the store is too slow")
             return False
         epochs = {(row.id, row.epoch) for row in lost}
         for lease in leases:
@@ -115,7 +115,7 @@ class _Heartbeat:
         return True
 
     def _drop(self, why: str) -> None:
-        """Mark expired claims as lost, because other processes may have claimed the jobs."""
+        """Mark expired claims as lost, because other processes may have claimed the jobs since."""
         now = self._queue.now()
         for lease in list(self._held.values()):
             if lease.until <= now:
@@ -132,11 +132,11 @@ class Worker:
             raise ValueError(f"concurrency must be 1 or more, got {concurrency!r}")
         if not flows:
             raise ValueError("flows must map at least one name to a flow, got {}")
-        # Plans are immutable, so each flow is compiled once for all jobs.
+        # Plans are immutable, so they are compiled only once and shared by all jobs.
         self._plans = {name: compile_flow(flow) for name, flow in flows.items()}
         for name, plan in self._plans.items():
             if plan.name != name:
-                raise ValueError(f"the key of flow {plan.name!r} must be its name, got {name!r}")
+                raise ValueError(f"the key for flow {plan.name!r} must be the flow's name, got {name!r}")
         self._queue, self._lease = queue, lease
         self._slots = concurrency
         # The claims on the jobs that occupy a slot.
@@ -144,15 +144,15 @@ class Worker:
         # Set when a slot becomes free.
         self._freed = asyncio.Event()
         self._heartbeat = _Heartbeat(queue, lease)
-        # Set when a job may be available.
+        # Set when there may be jobs to claim.
         self._news = asyncio.Event()
         # The task that runs each job, by job id.
         self._working: dict[str, asyncio.Task[None]] = {}
-        # Done when the worker must start no more jobs and stop the running ones.
+        # Done when the worker must stop its running jobs and start no more.
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
-        """Work until cancelled.
+        """Claim and run jobs until cancelled.
 
         Raises:
             FlowError: if the `Flows` are closed.
@@ -190,7 +190,7 @@ class Worker:
                 while left := [*self._working.values(), *([] if claiming.done() else [claiming])]:
                     await asyncio.wait(left)
         except TimeoutError:
-            _log.warning("the store did not respond; unfinished jobs return to the queue when their claims end")
+            _log.warning("the store did not respond; unfinished jobs return to the queue when their claims expire")
         finally:
             # If this task is cancelled a second time, the wait ends.
             rest = [claiming, *self._working.values()]
@@ -201,7 +201,7 @@ class Worker:
     # -- claiming jobs -------------------------------------------------------------------------------------------------
 
     async def _claim_jobs(self) -> None:
-        """Claim jobs for free slots until the worker stops. A claim that is in progress is not cancelled."""
+        """Claim jobs for free slots until the worker stops. Store calls that claim jobs are never cancelled."""
         failures = 0
         while not self._stopping.done():
             if len(self._in_slots) >= self._slots:
@@ -212,12 +212,12 @@ class Worker:
                 await self._claim()
                 failures = 0
             except JournalError as error:
-                _log.warning("jobs cannot be claimed: %s", error)
+                _log.warning("cannot claim jobs: %s", error)
                 await asyncio.wait([self._stopping], timeout=_TROUBLE.delay(failures))
                 failures += 1
 
     async def _claim(self) -> None:
-        """Claim and start a job for each free slot. If there are too few jobs, wait until more may be available."""
+        """Claim and start a job for each free slot. If there are not enough jobs, wait until more may be available."""
         self._news.clear()
         if self._queue.flows.suspended:
             await self._news.wait()
@@ -243,11 +243,11 @@ class Worker:
         wait = self._lease / 3 if then is None else min(self._lease / 3, max(0.0, then - now))
         await wait_within(wait, self._news)
         if not self._news.is_set():
-            # A message may have been lost, or a process may have ended unnoticed.
+            # A message may have been lost, or a process may have exited unnoticed.
             self._queue.store.doubt()
 
     def _free_slot(self, lease: _Lease) -> None:
-        """Free a job's slot for the next job."""
+        """Free the job's slot so that another job can start."""
         if lease in self._in_slots:
             self._in_slots.remove(lease)
             self._freed.set()
@@ -279,8 +279,8 @@ class Worker:
         job = lease.job
         try:
             if before is not None:
-                # This worker lost an earlier claim on this job. The task for that claim must end first, so that the
-                # job does not run twice at the same time.
+                # This worker had an earlier claim on this job and lost it. Wait for that claim's task to finish, so
+                # that we don't run the job twice at the same time.
                 await asyncio.wait([before])
             if self._stopping.done():
                 await self._queue.release(job)
@@ -327,7 +327,7 @@ class Worker:
         job = lease.job
         text = "" if error is None else error_text(error)
         if run.ended:
-            # The slot is free for the next job even before the outcome is written.
+            # Free the slot before writing the outcome, so that the next job can start in the meantime.
             self._free_slot(lease)
             await self._queue.complete(job, outcome=run.state, error=text)
         elif error is None:
@@ -341,7 +341,7 @@ class Worker:
 
 
 async def _ending(run: Run) -> BaseException | None:
-    """Wait for the run to end, and return its error or None."""
+    """Wait for the run to end. Return its error, or None if there was none."""
     try:
         await run
     except Exception as error:  # noqa: BLE001  # the job stores the error

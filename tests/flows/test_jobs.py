@@ -80,7 +80,7 @@ async def test_the_same_id_is_the_same_job_with_its_first_values(queue: JobQueue
 
 async def test_the_id_of_a_job_of_another_flow_is_refused(queue: JobQueue) -> None:
     await queue.enqueue("vm", id="a")
-    with pytest.raises(FlowError, match="'a' belongs to a job of flow 'vm', not 'disk'"):
+    with pytest.raises(FlowError, match="'a' belongs to a job for flow 'vm', not 'disk'"):
         await queue.enqueue("disk", id="a")
 
 
@@ -92,7 +92,7 @@ async def test_an_unknown_priority_is_refused_with_the_known_ones(queue: JobQueu
 
 
 async def test_a_value_that_cannot_be_kept_is_refused_and_nothing_is_enqueued(queue: JobQueue) -> None:
-    with pytest.raises(FlowError, match="cannot be kept as JSON"):
+    with pytest.raises(FlowError, match="cannot be stored as JSON"):
         await queue.enqueue("vm", size={1, 2})
     assert await queue.jobs() == []
 
@@ -178,7 +178,7 @@ async def test_a_claimed_job_cannot_be_claimed(queue: JobQueue, who: str) -> Non
 
 async def test_an_empty_owner_is_refused(queue: JobQueue) -> None:
     job = await queue.enqueue("vm")
-    with pytest.raises(ValueError, match="the name of an owner must not be empty"):
+    with pytest.raises(ValueError, match="an owner's name must not be empty"):
         await queue.claim(job, "")
 
 
@@ -268,7 +268,7 @@ async def test_a_job_that_fails_comes_back_later_each_time_until_it_is_discarded
     assert await job == "discarded"
     assert (job.state, job.error, job.attempts) == ("COMPLETE", "still no room", 3)
     [message] = [record.getMessage() for record in caplog.records if record.name == "lifecycle.flows"]
-    assert message == f"job {job.id!r} of flow 'vm' is discarded after 3 attempts: still no room"
+    assert message == f"discarded job {job.id!r} of flow 'vm' after 3 attempts: still no room"
 
 
 async def test_release_takes_the_delay_after_which_the_job_is_due(queue: JobQueue, clock: Clock) -> None:
@@ -413,7 +413,7 @@ async def test_a_flow_of_another_name_is_not_changed(flows: Flows, clock: Clock,
     await flows.store.create(other)
     job = await queue.claim(await queue.enqueue("vm", id="a"), lease=5.0)
     if way == "adopt":
-        with pytest.raises(FlowError, match="job 'a' is for flow 'vm', but its id belongs to a flow 'build'"):
+        with pytest.raises(FlowError, match="job 'a' is for flow 'vm', but its id belongs to flow 'build'"):
             await adopted(queue, job)
     elif way == "expiry":
         await clock.advance(5)

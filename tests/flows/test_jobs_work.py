@@ -448,7 +448,7 @@ async def test_the_flow_of_a_job_is_not_recovered(queue: JobQueue) -> None:
 
 async def test_invalid_arguments_of_work_are_refused_before_any_claim(queue: JobQueue) -> None:
     await queue.enqueue("grow", size=1)
-    with pytest.raises(ValueError, match="'grow' must be its name, got 'shrink'"):
+    with pytest.raises(ValueError, match="'grow' must be the flow's name, got 'shrink'"):
         await queue.work({"shrink": GROW})
     with pytest.raises(ValueError, match="at least one name"):
         await queue.work({})
@@ -528,7 +528,7 @@ async def test_a_job_with_the_id_of_another_flow_is_discarded_and_the_flow_conti
     async with working(queue, GROW):
         job = await queue.enqueue("grow", id="one", size=5)
         assert await job == "discarded"
-    assert "its id belongs to a flow 'build'" in job.error
+    assert "its id belongs to flow 'build'" in job.error
     gate.set()
     assert await run == {"work": True}
 

@@ -125,7 +125,7 @@ async def test_a_task_that_was_interrupted_sends_under_the_same_id_when_it_is_do
 
 
 async def test_data_that_cannot_be_stored_fails_the_sending_task(flows: Flows) -> None:
-    with pytest.raises(FlowError, match="cannot be kept as JSON"):
+    with pytest.raises(FlowError, match="cannot be stored as JSON"):
         await flows.start(linear("f", task(lambda: send("x", {1, 2}), name="a")))
     assert await waiting(flows) == []
 
@@ -152,7 +152,7 @@ async def test_sending_after_the_task_has_ended_is_refused(flows: Flows) -> None
         late.append(asyncio.create_task(lag()))
 
     await flows.start(linear("f", task(work, name="a")), id="one")
-    with pytest.raises(FlowError, match="was called after one/a/1 ended"):
+    with pytest.raises(FlowError, match="was called after one/a/1 finished"):
         await late[0]
 
 

@@ -255,11 +255,11 @@ async def test_the_same_id_is_the_same_run(reopened: Callable[[], Flows]) -> Non
 async def test_the_id_of_another_flow_is_refused(reopened: Callable[[], Flows]) -> None:
     async with reopened() as flows:
         await flows.start(linear("f", step("a", [])), id="one")
-        with pytest.raises(FlowError, match="the id 'one' belongs to a flow 'f', not 'g'"):
+        with pytest.raises(FlowError, match="the id 'one' belongs to flow 'f', not 'g'"):
             await flows.start(linear("g", step("a", [])), id="one")
         held = Held()
         flows.start(linear("h", held.task), id="two")
-        with pytest.raises(FlowError, match="the id 'two' belongs to a flow 'h', not 'g'"):
+        with pytest.raises(FlowError, match="the id 'two' belongs to flow 'h', not 'g'"):
             flows.start(linear("g", step("a", [])), id="two")
 
 
@@ -348,7 +348,7 @@ async def test_a_task_that_swallows_its_cancellation_is_given_up(
         await begun.wait()
         assert await run.suspend(cancel_after=0) == "SUSPENDED"
         assert run.steps["stubborn"].state == "PENDING"
-        assert "flow one: stubborn was cancelled but did not end" in caplog.text
+        assert "flow one: stubborn was cancelled but did not finish" in caplog.text
     finally:
         enough.set()
     await run.resume()
@@ -381,7 +381,7 @@ async def test_a_task_that_swallows_its_timeout_is_given_up(
         with pytest.raises(TimeoutError, match="task 'stubborn' took longer than 5 s"):
             await run
         assert run.state == "REVERTED"
-        assert "flow one: stubborn did not end at its timeout; it is abandoned" in caplog.text
+        assert "flow one: stubborn did not stop when it timed out; abandoned it" in caplog.text
     finally:
         enough.set()
     await gone.wait()
@@ -796,5 +796,5 @@ async def test_stored_raises_the_error_that_prevented_storing(reopened: Callable
         await first.start(linear("f", task(lambda: 1, name="a")), id="one")
     async with reopened() as second:
         run = second.start(linear("g", task(lambda: 1, name="a")), id="one")
-        with pytest.raises(FlowError, match="the id 'one' belongs to a flow 'f'"):
+        with pytest.raises(FlowError, match="the id 'one' belongs to flow 'f'"):
             await run.stored()

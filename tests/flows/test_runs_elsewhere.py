@@ -136,7 +136,7 @@ async def test_other_values_for_an_id_that_exists_are_refused(others: Callable[[
     async with others() as first, others() as second, asyncio.timeout(LIMIT):
         run = first.start(flow, id="one", size=1)
         with pytest.raises(
-            FlowError, match=r"'one' was started with different values: .*1.*, not .*2.*; give another id"
+            FlowError, match=r"'one' was started with different values: .*1.*, not .*2.*; use a different id"
         ):
             first.start(flow, id="one", size=2)
         assert first.start(flow, id="one", size=1) is run

@@ -96,7 +96,7 @@ async def test_a_flow_that_was_deleted_cannot_be_written(store: Store) -> None:
 
 async def test_an_unknown_id_is_named(store: Store) -> None:
     for asked in (store.load("none"), store.take("none", "me", seen=1)):
-        with pytest.raises(FlowError, match="no flow has the id 'none' in this store"):
+        with pytest.raises(FlowError, match="no flow in this store has the id 'none'"):
             await asked
 
 

@@ -1,11 +1,11 @@
 """The store protocols: `Store` for flows, `JobStore` for jobs, `OutboxStore` for sent events.
 
-Every method is one transaction. Its arguments and results are rows of text.
+Each method is a single transaction. Arguments and results are rows of text.
 
 A flow belongs to the process that took it last. `Store.take` increments the flow's epoch, and a write with an older
-epoch fails with `ClaimLost`. A claim on a job is a lease. The claim ends when the lease expires or, if `Presence` can
-detect it, when the owner's process ends. If a claim ends without being released, the same transaction increments the
-flow's epoch. A late write by the previous owner then fails too.
+epoch fails with `ClaimLost`. A claim on a job is a lease. It ends when the lease expires or when the owner's process
+exits, if `Presence` can detect that. If a claim ends without being released, the same transaction increments the flow's
+epoch, so that a late write by the previous owner also fails.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Store(Protocol):
     ) -> None: ...
 
     async def create(self, flow: FlowRow) -> bool:
-        """Insert a new flow. If its id is already used, write nothing and return False."""
+        """Insert a new flow. If its id is already in use, write nothing and return False."""
         ...
 
     async def load(self, id: str) -> Snapshot:  # noqa: A002  # the natural name
@@ -81,7 +81,7 @@ class Store(Protocol):
         ...
 
     async def commit(self, batch: Batch) -> None:
-        """Write all changes from one phase of the engine in one transaction.
+        """Write all changes from one engine phase in one transaction.
 
         Raises:
             ClaimLost: if another process has taken the flow in the meantime.
@@ -89,13 +89,13 @@ class Store(Protocol):
         ...
 
     async def flows(self, *, name: str | None = None, states: Collection[str] = ()) -> list[FlowRow]:
-        """Return the flows, oldest first; filter them by ``name`` and ``states`` if given."""
+        """Return the flows, oldest first, filtered by ``name`` and ``states`` if these are set."""
         ...
 
     async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # the natural name
-        """Return up to ``limit`` changes to a flow, starting after the change number ``after``.
+        """Return up to ``limit`` of a flow's changes, starting after change number ``after``.
 
-        A change holds its result as text only; the result is not decoded.
+        The changes contain their results only as text, not decoded.
         """
         ...
 
@@ -108,30 +108,30 @@ class Store(Protocol):
         ...
 
     def time(self) -> float:
-        """Return seconds since the epoch, by a clock that never jumps and that all processes with this store share."""
+        """Return seconds since the epoch, by a clock that never jumps and that all processes using this store share."""
         ...
 
     def outbox(self) -> OutboxStore:
-        """Return the store of events that tasks have sent and that are not delivered yet."""
+        """Return the store for events that tasks have sent but that are not delivered yet."""
         ...
 
     def jobs(self, presence: Presence) -> JobStore:
-        """Return the store of jobs; ``presence`` detects which processes with claimed jobs are alive."""
+        """Return the job store. It uses ``presence`` to find out which of the processes with claimed jobs are alive."""
         ...
 
 
 class OutboxStore(Protocol):
-    """Events that are waiting for delivery, oldest first. Every method is one transaction."""
+    """Events waiting for delivery, oldest first. Each method is a single transaction."""
 
     async def take(self, limit: int, *, now: float, until: float) -> list[OutboxRow]:
-        """Lease the first ``limit`` events that are not leased, until ``until``.
+        """Lease the first ``limit`` events that have no lease. The new leases expire at ``until``.
 
-        If an earlier lease of an event expired, the expiry counts as a failed delivery.
+        If an event's earlier lease has expired, this counts as a failed delivery.
         """
         ...
 
     async def hold(self, numbers: Collection[int], *, until: float) -> None:
-        """Set the end of the leases on these events to ``until``; 0 ends the leases."""
+        """Make the leases on these events expire at ``until``. 0 ends them."""
         ...
 
     async def forget(self, numbers: Collection[int]) -> None:
@@ -141,7 +141,7 @@ class OutboxStore(Protocol):
     async def settle(
         self, *, delivered: Collection[int], freed: Collection[int], failed: Sequence[FailedDelivery]
     ) -> None:
-        """Write the results of several deliveries; the ``freed`` events can be taken again immediately."""
+        """Write the results of several deliveries. The events in ``freed`` can be taken again immediately."""
         ...
 
     async def dead(self) -> list[OutboxRow]:
@@ -154,12 +154,12 @@ class OutboxStore(Protocol):
 
 
 class JobStore(Protocol):
-    """Jobs in order: highest priority first, then oldest first. Every method is one transaction.
+    """Jobs, sorted by priority and then by age. Each method is a single transaction.
 
-    Methods that depend on claims first end the claims that have expired. The flow of a job has the same id as the job,
-    and the name that was given when the job was enqueued. Discarding a job ends its flow as FAILURE in the same
-    transaction, unless the flow has already ended. A flow that has not started stays PENDING, with an error, and is not
-    recovered.
+    Methods that depend on claims first end any claims that have expired. A job's flow has the same id as the job, and
+    the name that was passed when the job was enqueued. Discarding a job also ends its flow as FAILURE in the same
+    transaction, unless the flow has already ended. If the flow has not started, it stays PENDING with an error, and is
+    not recovered.
     """
 
     async def add(self, row: JobRow) -> JobRow:
@@ -173,7 +173,7 @@ class JobStore(Protocol):
     async def rows(
         self, *states: str, now: float, after: tuple[int, int] | None = None, limit: int | None = None
     ) -> list[JobRow]:
-        """Return up to ``limit`` jobs in these states, in order, that follow the rank and number in ``after``."""
+        """Return up to ``limit`` jobs in these states, in order, starting after the rank and number in ``after``."""
         ...
 
     async def take(self, flows: Collection[str] | None, claim: Claim, limit: int) -> list[JobRow]:
@@ -181,11 +181,14 @@ class JobStore(Protocol):
         ...
 
     async def begin(self, flows: Collection[str], claim: Claim, limit: int) -> list[tuple[JobRow, Snapshot | None]]:
-        """Claim jobs and take their flows in one transaction. A flow that `adopt` would reject is returned as None."""
+        """Claim jobs and take their flows in one transaction.
+
+        The result contains None for a flow that `adopt` would reject.
+        """
         ...
 
     async def compare_and_set(self, old: JobRow, new: JobRow, *, now: float) -> bool:
-        """Write ``new`` if the job still has the state and the epoch of ``old``, otherwise return False."""
+        """Write ``new`` if the job still has the same state and epoch as ``old``. Otherwise, return False."""
         ...
 
     async def renew(self, rows: Sequence[JobRow], *, now: float, until: float) -> list[JobRow]:
@@ -206,7 +209,7 @@ class JobStore(Protocol):
         ...
 
     async def unfinished(self, ids: Collection[str]) -> set[str]:
-        """Return the ids in ``ids`` that belong to incomplete jobs."""
+        """Return those of ``ids`` that belong to jobs that are not complete."""
         ...
 
     async def purge(self, *, before: float) -> int:
@@ -218,14 +221,14 @@ class JobStore(Protocol):
         ...
 
     def doubt(self) -> None:
-        """Before the next operation, check that every process with a claim is alive."""
+        """Have the next operation check that all processes with claims are alive."""
         ...
 
 
 # -- changes to a job's row: pure functions for the store in memory and the queue
 # ----------------------------------------
 
-# States in which a flow's work is done, even if its owner died before completing the job.
+# The states in which a flow's work is done, even if its owner died before completing the job.
 _DONE = (FlowState.SUCCESS, FlowState.REVERTED)
 
 
@@ -243,23 +246,26 @@ def claimed(row: JobRow, claim: Claim) -> JobRow:
 
 
 def flow_of(row: JobRow) -> FlowRow:
-    """Return the new flow of a claimed job."""
+    """Return a new flow for a claimed job."""
     return FlowRow(row.id, row.flow, epoch=1, owner=row.token, store=row.store)
 
 
 def released(row: JobRow, error: str) -> JobRow:
-    """Return ``row`` after a claim that ended without completing the job."""
+    """Return ``row`` updated for a claim that ended without completing the job."""
     return row._replace(state=JobState.UNCLAIMED, owner="", token="", until=0.0, error=storable(error))
 
 
 def completed(row: JobRow, outcome: str, error: str, *, now: float) -> JobRow:
-    """Return ``row`` after its job is completed."""
+    """Return ``row`` updated for a completed job."""
     error = storable(error)
     return row._replace(state=JobState.COMPLETE, owner="", token="", until=0.0, outcome=outcome, error=error, ended=now)
 
 
 def expired(row: JobRow, *, now: float, flow: str = "") -> JobRow:
-    """Return ``row`` after a claim that its owner did not release; ``flow`` is the state of the job's flow, if any."""
+    """Return ``row`` updated for a claim that its owner never released.
+
+    ``flow`` is the state of the job's flow, if any.
+    """
     error = f"{row.owner} claimed it and ended before completing it"
     if row.attempts < row.max_attempts:
         return released(row, error)
@@ -279,27 +285,27 @@ def discarded(row: JobRow) -> str:
 def lost_job(row: JobRow) -> ClaimLost:
     """Return the error for a process that no longer has a claim on the job."""
     return ClaimLost(
-        f"{row.owner} has lost job {row.id!r}: its claim (epoch {row.epoch}) has ended, so its writes are refused"
+        f"{row.owner} has lost job {row.id!r}: its claim (epoch {row.epoch}) has ended, so its writes are rejected"
     )
 
 
 def other_flow(row: JobRow, name: str) -> FlowError:
-    """Return the error for a job whose id belongs to a different flow, called ``name``."""
+    """Return the error for a job whose id belongs to a different flow, ``name``."""
     return FlowError(
-        f"job {row.id!r} is for flow {row.flow!r}, but its id belongs to a flow {name!r}; enqueue it with another id"
+        f"job {row.id!r} is for flow {row.flow!r}, but its id belongs to flow {name!r}; enqueue it with a different id"
     )
 
 
 def unknown(id: str) -> FlowError:  # noqa: A002  # the natural name
-    """Return the error for an id that no flow has."""
-    return FlowError(f"no flow has the id {id!r} in this store; give the id that it was started with")
+    """Return the error for an id that does not belong to any flow."""
+    return FlowError(f"no flow in this store has the id {id!r}; pass the id that it was started with")
 
 
 def lost(id: str, epoch: int) -> ClaimLost:  # noqa: A002  # the natural name
     """Return the error for a process that no longer owns the flow."""
     return ClaimLost(
-        f"flow {id!r} was taken by another process after this one took it (epoch {epoch}); the writes of "
-        "this process are refused"
+        f"flow {id!r} was taken by another process after this one took it (epoch {epoch}); writes by "
+        "this process are rejected"
     )
 
 
@@ -308,17 +314,17 @@ def id_for(given: str | None) -> str:
 
     Raises:
         TypeError: if the id is not a string.
-        FlowError: if the id contains half a surrogate pair, which no store can save.
+        FlowError: if the id contains NUL or half a surrogate pair, which stores cannot save.
     """
     if given is not None and not isinstance(given, str):
         raise TypeError(f"an id must be a string, got {given!r}; convert it with str(…)")
     if given is not None and not is_storable(given):
-        raise FlowError(f"a store cannot keep text with NUL or half a surrogate pair, got id={given!r}; escape it")
+        raise FlowError(f"an id must not contain NUL or half a surrogate pair, got {given!r}; escape it")
     return given or os.urandom(16).hex()
 
 
 def is_storable(text: str) -> bool:
-    """Return False if ``text`` contains half a surrogate pair, as file names that are not UTF-8 do."""
+    """Return False if ``text`` contains half a surrogate pair, as in file names that are not valid UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -327,14 +333,15 @@ def is_storable(text: str) -> bool:
 
 
 def storable(text: str) -> str:
-    """Return an error text with NUL and halves of surrogate pairs escaped, so that every store can save the text."""
+    """Return an error text with NUL and halves of surrogate pairs escaped, so that all stores can save it."""
     return text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
 
 
 def clock_of(store: Store) -> Callable[[], float]:
-    """Return the running loop's clock if it is virtual, as in tests, and the clock of ``store`` otherwise."""
+    """Return the running loop's clock if it is virtual, as in tests. Otherwise, return the clock of ``store``."""
     loop = asyncio.get_running_loop()
-    # Only a loop in virtual time has a wall_time. Its time() may come close to the system's clock soon after a boot.
+    # Only loops in virtual time have a wall_time. We can't compare the clocks instead, because they may be close to
+    # each other shortly after a boot.
     return loop.time if hasattr(loop, "wall_time") else store.time
 
 
@@ -345,10 +352,10 @@ RESTARTABLE = (FlowState.FAILURE, FlowState.REVERTED)
 
 
 async def reset_failed(store: Store, id: str) -> None:  # noqa: A002  # the natural name
-    """Reset the flow ``id`` in the store. Its program starts the flow again when it next recovers its flows.
+    """Reset the flow ``id`` in the store. Its program starts it again when it next recovers its flows.
 
-    The results of the flow's tasks are deleted, but their attempt counts are kept, as with `Run.reset`. A process that
-    has loaded the flow can no longer write to it.
+    As with `Run.reset`, the results of the flow's tasks are deleted, but their attempt counts are kept. Processes that
+    have already loaded the flow can no longer write to it.
 
     Raises:
         InvalidState: unless the flow is FAILURE or REVERTED.

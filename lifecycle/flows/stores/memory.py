@@ -1,6 +1,6 @@
 """`MemoryStore`: flows, jobs and sent events in dictionaries, for the lifetime of the process.
 
-This store is four times as fast as SQLite in memory. The tests compare the other stores with it.
+It is four times as fast as SQLite in memory, and the tests compare the other stores with it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["MemoryStore"]
 
 
 class MemoryStore(Store):
-    """A `Store` in dictionaries. Its rows last as long as the object, even after you leave its context."""
+    """A `Store` in dictionaries. The rows last as long as the object, even after you leave its context."""
 
     def __init__(self) -> None:
         self._flows: dict[str, FlowRow] = {}
@@ -126,14 +126,14 @@ class MemoryStore(Store):
     def outbox(self) -> _Outbox:
         return self._outbox
 
-    def jobs(self, presence: Presence) -> MemoryJobs:  # noqa: ARG002  # no other process has this store
+    def jobs(self, presence: Presence) -> MemoryJobs:  # noqa: ARG002  # no other process uses this store
         return self._jobs
 
     def fence(self, id: str, owner: str, *, name: str) -> str:  # noqa: A002  # the natural name
-        """Assign the flow with that id and name to ``owner``, so that its previous owner cannot write.
+        """Assign the flow with this id and name to ``owner``, so that its previous owner can no longer write to it.
 
         Returns:
-            The flow's state, or an empty string if there is no such flow.
+            The flow's state, or an empty string if there is no flow with this id and name.
         """
         flow = self._flows.get(id)
         if flow is None or flow.name != name:
@@ -142,7 +142,7 @@ class MemoryStore(Store):
         return flow.state
 
     def discard(self, id: str, error: str, *, name: str) -> None:  # noqa: A002  # the natural name
-        """End the flow with that id and name as FAILURE, unless it has ended. A PENDING flow only gets the error."""
+        """End the flow with this id and name as FAILURE, unless it has ended. If it is PENDING, only set its error."""
         flow = self._flows.get(id)
         if flow is not None and flow.name == name and flow.state not in ENDS:
             state = flow.state if flow.state == FlowState.PENDING else FlowState.FAILURE
@@ -262,10 +262,10 @@ class MemoryJobs(JobStore):
         return {"UNCLAIMED": len(self._waiting), "CLAIMED": len(self._claimed)}
 
     def doubt(self) -> None:
-        """Do nothing, because no other process can own a job."""
+        """Do nothing, because no other process can own jobs."""
 
     def _expire(self, now: float) -> None:
-        """End the claims that have expired."""
+        """End all claims that have expired."""
         for row in [self._rows[each] for each in self._claimed]:
             if row.until <= now:
                 self._put(expired(row, now=now, flow=self._flows.fence(row.id, "", name=row.flow)))
@@ -281,7 +281,7 @@ class _Outbox(OutboxStore):
     def __init__(self) -> None:
         # The rows, ordered by number.
         self._rows: dict[int, OutboxRow] = {}
-        # The ends of the leases, by row number.
+        # When each lease expires, by row number.
         self._until: dict[int, float] = {}
         self._dead: dict[int, OutboxRow] = {}
         self._count = 0

@@ -37,15 +37,15 @@ POSTGRES = Dialect(
     locks=True,
     among="= ANY (:{name})",
     number="number",
-    # A flow that was taken in the meantime has a different epoch. A write that is sent twice does nothing when the
-    # second copy arrives, because the stored stamp is no longer older.
+    # If the flow was taken in the meantime, its epoch is different. If a write is sent twice, the second copy does
+    # nothing, because the stored stamp is no longer older.
     guard="""
     UPDATE lifecycle_flows SET at = CASE WHEN state = :state THEN at ELSE :at END, state = :state, error = :error,
         store = coalesce(:store, store), stamp = :stamp
     WHERE id = :flow AND epoch = :epoch AND stamp < :stamp RETURNING id
     """,
     types={
-        # Rows are updated often. Free space in their pages avoids index updates.
+        # Rows are updated often. Leaving space free in their pages avoids index updates.
         "serial": "number bigint GENERATED ALWAYS AS IDENTITY,\n        ",
         "flow_key": "PRIMARY KEY",
         "key": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
@@ -73,15 +73,15 @@ def _text(text: str) -> bytes:
 
 @functools.cache
 def _guarded(guard: str, then: tuple[str, ...]) -> str:
-    """Return one statement that runs the statements in ``then``, in order, if ``guard`` returns a row."""
-    # The server runs parts whose results are not used from last to first.
+    """Return a statement that runs the statements in ``then``, in order, if ``guard`` returns a row."""
+    # The server runs parts whose results are not used in reverse order.
     parts = ", ".join(f"then{place} AS ({each})" for place, each in enumerate(reversed(then)))
     return f"WITH held AS ({guard}), {parts} SELECT 1 FROM held" if then else guard  # noqa: S608  # our own statements
 
 
 @functools.cache
 def _insert(table: str, columns: tuple[str, ...], key: str) -> str:
-    """Return the statement that inserts the rows in the JSON parameter named after ``table``."""
+    """Return the statement that inserts rows from the JSON parameter named after ``table``."""
     types = ", ".join(f"{name} {_NUMBERS.get(name, 'text')}" for name in columns)
     names = ", ".join(columns)
     text = (
@@ -95,7 +95,7 @@ def _insert(table: str, columns: tuple[str, ...], key: str) -> str:
 
 
 def query_of(work: Statement | Guarded) -> Query:
-    """Convert ``work`` to one query."""
+    """Convert ``work`` to a single query."""
     if not isinstance(work, Guarded):
         return Query(_text(work.text), work.values, work.asked)
     values: dict[str, Any] = dict(work.guard.values)
@@ -119,7 +119,7 @@ class _Tables:
         self._server = server
 
     async def run(self, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> list[list[Row]]:
-        """Run ``works`` as one transaction, and return the rows of the statements that ask for rows."""
+        """Run ``works`` as one transaction, and return the rows from the statements that ask for them."""
         return await self._server.run(*map(query_of, works), done=tuple(map(query_of, done)))
 
     async def read(self, *statements: Statement) -> list[list[Row]]:
@@ -136,7 +136,7 @@ TABLES = Schema(
         (
             """ALTER TABLE lifecycle_flow_atoms ADD COLUMN undone integer NOT NULL DEFAULT 0,
                 ADD COLUMN due float8 NOT NULL DEFAULT 0""",
-            # In earlier versions, each round had its own key.
+            # In earlier versions, each round had a separate key.
             """UPDATE lifecycle_flow_atoms SET undone = CASE WHEN state IN ('PENDING', 'REVERTED') THEN round
                 ELSE greatest(round - 1, 0) END WHERE round > 0""",
             """CREATE TABLE lifecycle_clock (
@@ -154,7 +154,7 @@ TABLES = Schema(
             "DROP INDEX lifecycle_jobs_ready",
             """CREATE INDEX lifecycle_jobs_ready ON lifecycle_jobs (flow, rank, number)
                 WHERE state = 'UNCLAIMED' AND due = 0""",
-            # Earlier versions could leave the flow of a discarded job unfinished, and then ran it again.
+            # Earlier versions could leave a discarded job's flow unfinished and later run it again.
             """UPDATE lifecycle_flows f
                 SET state = CASE f.state WHEN 'PENDING' THEN f.state ELSE 'FAILURE' END,
                     epoch = f.epoch + 1, owner = '', stamp = 0, error = 'its job was discarded' FROM lifecycle_jobs j
@@ -172,8 +172,8 @@ TABLES = Schema(
     ),
     (
         *map(POSTGRES.text, (*CREATE_FLOWS, *CREATE_JOBS, *CREATE_OUTBOX)),
-        # ``correction`` is added to the server's clock, so that the store's time does not jump. ``seen`` is the reading
-        # of the server's clock that was last stored.
+        # ``correction`` is added to the server's clock, so that the store's time does not jump. ``seen`` is the last
+        # stored reading of the server's clock.
         """CREATE TABLE lifecycle_clock (
             one boolean PRIMARY KEY DEFAULT true CHECK (one),
             correction float8 NOT NULL DEFAULT 0,
@@ -186,7 +186,7 @@ _ALONE = "SELECT pg_advisory_xact_lock(hashtext('lifecycle tables'), hashtext(cu
 # Locks all tables in the order that most transactions use.
 _STILL = """LOCK TABLE lifecycle_jobs, lifecycle_flows, lifecycle_flow_atoms, lifecycle_flow_changes, lifecycle_outbox
     IN ACCESS EXCLUSIVE MODE"""
-#: Maximum number of attempts to migrate the tables.
+#: How many times to try to migrate the tables.
 _TRIES = 10
 _VERSIONS = "CREATE TABLE IF NOT EXISTS lifecycle_schemas (name text PRIMARY KEY, version integer NOT NULL)"
 _FOUND = """SELECT current_schema(),
@@ -199,15 +199,15 @@ def prepare(db: psycopg.Connection[Row]) -> None:
     """Create or migrate the tables. If several processes connect at the same time, only one of them migrates.
 
     Raises:
-        JournalError: if the tables have a newer version than this program supports, or belong to another program.
+        JournalError: if the tables were created by a newer version of this library or belong to a different program.
     """
     import psycopg
 
-    # The tables are usually up to date. In that case, neither a lock nor the right to create tables is needed.
+    # The tables are usually up to date, and then we need neither a lock nor permission to create tables.
     if _version(db) == len(TABLES.steps):
         return
     for _ in range(_TRIES - 1):
-        # Processes that run an earlier version of this library may take locks in a different order.
+        # Processes running an earlier version of this library may take the locks in a different order.
         with suppress(psycopg.errors.DeadlockDetected):
             _migrate(db)
             return
@@ -232,14 +232,14 @@ def _version(db: psycopg.Connection[Row]) -> int:
     ((place, there),) = db.execute(_FOUND)
     if place is None:
         raise JournalError(
-            "no schema in the search_path can be used; create one, and let the role in the URL use it (GRANT USAGE)"
+            "no schema in the search_path can be used; create one, and GRANT USAGE on it to the role in the URL"
         )
     row = db.execute(_VERSION, (TABLES.name,)).fetchone() if there else None
     found, known = (row[0] if row else 0), len(TABLES.steps)
     if found > known:
         raise JournalError(
             f"the tables {TABLES.name!r} have version {found}, but this program supports versions up to {known}; "
-            "use the newer program that wrote them, or a different schema"
+            "use the newer program that created them, or a different schema"
         )
     return found
 
@@ -251,23 +251,24 @@ def _make(db: psycopg.Connection[Row], statement: str) -> None:
         db.execute(statement.encode())
     except (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject) as error:
         raise JournalError(
-            f"another program's table or index has the name of ours ({str(error).splitlines()[0]}); "
-            "give the URL a separate schema (?options=-csearch_path%3Dname)"
+            f"another program's table or index has the same name as ours ({str(error).splitlines()[0]}); "
+            "use a separate schema in the URL (?options=-csearch_path%3Dname)"
         ) from error
 
 
 # -- the processes that have the store open ----------------------------------------------------------------------------
 
-#: Seconds to collect messages before they are sent, because each notification takes a server-wide lock.
+#: How many seconds to collect messages before sending them. We collect them because each notification takes a
+#: server-wide lock.
 _GATHER = 0.005
-#: Maximum bytes per notification. The server's limit is 8000.
+#: The maximum number of bytes per notification. The server's limit is 8000.
 _LONGEST = 7900
-#: Maximum number of messages that wait to be sent. Further messages are dropped.
+#: The maximum number of messages waiting to be sent. Any further messages are dropped.
 _MOST = 1000
 
 
 class _Channel:
-    """Notifications on the channel ``name``, which the loop reads without a thread or a task.
+    """Notifications on the channel ``name``. The loop reads them directly, without a thread or a task.
 
     The channel calls ``hear`` with each received line, and calls ``lost`` if the connection is lost.
     """
@@ -288,13 +289,13 @@ class _Channel:
         self._timer: asyncio.TimerHandle | None = None
         # True while the server processes earlier lines.
         self._busy = False
-        # True after the channel stopped listening.
+        # True once the channel has stopped listening.
         self._over = False
         self._file = db.fileno()
         self._loop.add_reader(self._file, self._readable)
 
     def send(self, line: str) -> None:
-        """Send ``line`` soon, together with other lines; lines beyond the limits are dropped."""
+        """Send ``line`` soon, along with any others. Lines beyond the limits are dropped."""
         if len(self._news) < _MOST and len(line) < _LONGEST:
             self._news[line.encode()] = None
         if self._timer is None and not self._busy:
@@ -330,7 +331,7 @@ class _Channel:
         try:
             use()
         except psycopg.Error:
-            # Report the loss only once, because `release` may detect it again.
+            # `release` may detect the loss again, so make sure to report it only once.
             if not self._over:
                 self._forget()
                 self._db.close()
@@ -349,7 +350,7 @@ class _Channel:
     def _forget(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        # Use the stored file descriptor, because a lost connection no longer has one.
+        # Use the descriptor that we stored, because a lost connection no longer has one.
         self._loop.remove_reader(self._file)
         self._over = True
 
@@ -366,14 +367,14 @@ def _together(news: dict[bytes, None]) -> bytes:
 
 
 _PAUSE = Backoff(initial=0.05, maximum=2.0)
-#: Seconds that a process may be missing before it counts as ended.
+#: Seconds that a process may be missing before we conclude that it has exited.
 _GRACE = 5.0
-#: Seconds between two checks of a missing process.
+#: Seconds between checks of a missing process.
 _AGAIN = 0.25
 # The presence names of the stores that are open in this process.
 _HERE: set[str] = set()
 
-# With keepalives, the server detects a lost machine. A Unix socket ignores these settings.
+# Keepalives let the server detect that a machine is gone. Unix sockets ignore these settings.
 _KEEPALIVE = """SELECT set_config(name, value, false) FROM
     (VALUES ('tcp_keepalives_idle', '10'), ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3'))
     AS settings (name, value)"""
@@ -384,24 +385,24 @@ _LIVES = """SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
 
 
 class ServerPresence(Presence):
-    """Processes, on any machine, that have the tables of one server open.
+    """The processes, on any machine, that have the same tables on a server open.
 
-    Each process has a connection that listens and holds a lock. The server releases the lock when the connection ends.
-    The connection ends when the process ends for any reason, or when keepalives detect that the machine is lost.
-    Messages are sent as PostgreSQL notifications, each of which can hold several messages. A message can be lost with a
-    connection, so each process also polls.
+    Each process has a connection that listens for messages and holds a lock. The connection closes when the process
+    exits for any reason, or when keepalives detect that the machine is gone, and the server then releases the lock.
+    Messages are sent as PostgreSQL notifications, each of which can contain several messages. Since messages can be
+    lost along with a connection, each process also polls.
     """
 
     def __init__(self, server: Server) -> None:
         super().__init__()
         self._server = server
         self._present = False
-        # When each missing process was first and last found missing, in loop time.
+        # When each missing process was first and last found to be missing, in loop time.
         self._missing: dict[str, tuple[float, float]] = {}
         self._channel: _Channel | None = None
-        # The task that reconnects after the connection was lost.
+        # The task that reconnects after the connection is lost.
         self._reconnecting: asyncio.Task[None] | None = None
-        # The task that reads the server's clock when a different process requests it.
+        # The task that reads the server's clock when another process requests it.
         self._reading: asyncio.Task[None] | None = None
 
     @property
@@ -430,7 +431,7 @@ class ServerPresence(Presence):
         _HERE.add(self.name)
 
     async def vanish(self) -> None:
-        """Disconnect. Other processes then treat this process as ended."""
+        """Disconnect. To other processes, this process has then exited."""
         self._present = False
         _HERE.discard(self.name)
         tasks = [task for task in (self._reconnecting, self._reading) if task is not None]
@@ -444,8 +445,8 @@ class ServerPresence(Presence):
             await self._disconnect(channel.release())
 
     async def _disconnect(self, db: psycopg.Connection[Row]) -> None:
-        """Close the connection, and wait for a limited time until the server has released the lock."""
-        # The thread or the loop closes the connection. Whichever removes it from the list first closes it.
+        """Close the connection, and wait for a limited time for the server to release the lock."""
+        # Either the thread or the loop closes the connection: whichever is first to remove it from the list.
         left, cord = [db], Cord(db)
         try:
             async with asyncio.timeout(FAREWELL):
@@ -463,9 +464,9 @@ class ServerPresence(Presence):
         self._channel = _Channel(db, name, hear=self._notified, lost=self._disconnected)
 
     def _introduce(self, db: psycopg.Connection[Row]) -> str:
-        """Take the lock of this process, and return the name of the channel that the connection listens on."""
+        """Take this process's lock, and return the name of the channel that the connection listens on."""
         db.execute(_KEEPALIVE)
-        # Messages may be lost, so sending them need not wait for the disk.
+        # Losing messages is acceptable, so sending them need not wait for the disk.
         db.execute("SET synchronous_commit = off")
         ((channel,),) = db.execute(CHANNEL)
         db.execute(f'LISTEN "{channel}"'.encode())
@@ -485,7 +486,7 @@ class ServerPresence(Presence):
                 await self._connect()
             except (Unreachable, JournalError) as error:
                 tries += 1
-                _log.debug("no notifications are received until the connection is restored: %s", error)
+                _log.debug("notifications will not arrive until the connection is restored: %s", error)
             else:
                 self._reconnecting = None
                 return
@@ -498,17 +499,17 @@ class ServerPresence(Presence):
         return key is not None and (await self._server.run(sql(_LIVES, key=key))) != [[]]
 
     async def is_gone(self, token: str) -> bool:
-        """Return True if the process with ``token`` has ended; this may take several seconds.
+        """Return True if the process with ``token`` has exited. This may take several seconds.
 
-        A process that lost its connection soon reconnects. A process counts as ended if it stays missing for several
-        seconds, or if it ran on this machine and no longer exists.
+        A process that has lost its connection reconnects soon. We therefore conclude that a process has exited only if
+        it stays missing for several seconds, or if it ran on this machine and no longer exists.
         """
         loop = asyncio.get_running_loop()
         while not await self.lives(token):
             first, last = self._missing.get(token, (0.0, -math.inf))
             now = loop.time()
-            # If the previous check is too old, the process may have reconnected since, so its missing time starts
-            # again.
+            # If the previous check was too long ago, the process may have been connected in between, so we start
+            # measuring again.
             first = first if now - last < _AGAIN * 4 else now
             self._missing[token] = (first, now)
             if now - first >= _GRACE or _has_ended(token):
@@ -518,7 +519,7 @@ class ServerPresence(Presence):
         return False
 
     def alive(self, token: str) -> bool:
-        """Return True if ``token`` belongs to this process; use `lives` for other processes."""
+        """Return True if ``token`` belongs to this process. For other processes, use `lives`."""
         return token == self.token
 
     def _send(self, news: str) -> None:
@@ -542,7 +543,7 @@ class ServerPresence(Presence):
 
 
 def _close(db: psycopg.Connection[Row]) -> None:
-    """Release the lock, then close the connection, because the server may detect the close only a moment later."""
+    """Release the lock, then close the connection. The server may not notice the close right away."""
     import psycopg
 
     with suppress(psycopg.Error):
@@ -553,7 +554,7 @@ def _close(db: psycopg.Connection[Row]) -> None:
 
 
 def _has_ended(token: str) -> bool:
-    """Return True if ``token`` belongs to a process on this machine that has ended or has closed its store."""
+    """Return True if ``token`` belongs to a process on this machine that has exited or closed its store."""
     place, _, _ = token.rpartition("-")
     host, _, number = place.rpartition("-")
     if host != socket.gethostname() or not number.isdecimal():
@@ -584,15 +585,15 @@ def _key(token: str) -> int | None:
 class PostgresStore(SQLStore):
     """A `Store` on the PostgreSQL server at ``url``, in the first schema of its search_path.
 
-    Stored data survives the end of this process. With PostgreSQL's default settings, it also survives a power cut on
-    the server. Queries wait up to half a minute for an unreachable server, so a server restart loses nothing.
+    Stored data outlives this process. With PostgreSQL's default settings, it also survives a power cut on the server.
+    Queries wait up to half a minute for an unreachable server, so nothing is lost when the server restarts.
 
     The store requires the extra ``postgres`` and PostgreSQL 15 or newer. A connection pooler between the store and the
     server must use session pooling, not transaction pooling.
 
     Args:
         url: ``postgresql://user@host:port/database``, with any libpq parameters, such as ``?sslmode=verify-full``.
-        connections: Maximum number of connections for queries. One more connection listens for messages.
+        connections: The maximum number of connections for queries. One additional connection listens for messages.
     """
 
     def __init__(self, url: str, *, connections: int = 4) -> None:
@@ -607,7 +608,7 @@ class PostgresStore(SQLStore):
         """Connect, and create the tables if necessary.
 
         Raises:
-            JournalError: if the server is unreachable or too old, or if unrelated tables have the same names.
+            JournalError: if the server is unreachable or too old, or if there are unrelated tables with the same names.
         """
         await self._server.open(prepare)
         try:
@@ -626,10 +627,10 @@ class PostgresStore(SQLStore):
         await self._server.close()
 
     async def holds_flows(self) -> bool:
-        """Return True if the tables already exist. Call this method before you enter the store.
+        """Return True if the tables already exist. Call this before you enter the store.
 
         Raises:
-            JournalError: if the server is unreachable or too old, or if the tables are not usable.
+            JournalError: if the server is unreachable or too old, or if the tables cannot be used.
         """
         found: list[bool] = []
         await self._server.open(lambda db: found.append(_version(db) > 0))
@@ -641,5 +642,8 @@ class PostgresStore(SQLStore):
         return self._presence
 
     def time(self) -> float:
-        """Return seconds since the epoch, by one clock for all machines that does not jump with the server's clock."""
+        """Return the time in seconds since the epoch.
+
+        All machines share this clock, which does not jump with the server's clock.
+        """
         return self._server.time()

@@ -1,11 +1,11 @@
 """`Presence`: the processes that have the same store open, and messages between them.
 
-Processes that share a database file meet in a directory next to it. Each process has a FIFO there that it keeps locked.
-The lock shows whether the process is alive, because the system releases the lock when the process ends for any reason.
-The other processes keep the FIFO open for writing, and write their messages to it. When the process ends, the FIFO
-loses its only reader. The system reports this to the writers immediately, so no process needs to poll.
+Processes that share a database file find each other through a directory next to it. Each process has a FIFO there that
+it keeps locked. The lock shows whether the process is alive, because the system releases it when the process exits for
+any reason. The other processes keep the FIFO open for writing, and write their messages to it. When the process exits,
+the FIFO loses its only reader. The system reports this to the writers immediately, so no polling is needed.
 
-On a server, `postgres.ServerPresence` does the same. A store in memory has only one process.
+For stores on a server, `postgres.ServerPresence` does the same. An in-memory store is only used by one process.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ _log = logging.getLogger("lifecycle.flows")
 
 #: Message: a process has opened the store.
 _NEW = "new"
-#: Message within this process: a different process has ended.
+#: Message within this process: another process has exited.
 GONE = "gone"
 
 #: Seconds between checks that this process's file still exists.
 _LOOK = 5.0
-#: The maximum number of bytes per line. The system does not mix writes up to this size from several processes.
+#: The maximum number of bytes per line. The system never interleaves writes of up to this size from several processes.
 _LINE = 512
 
 
 class Presence:
-    """The presence for a store with only one process, and the base class for all others."""
+    """The presence for a store that only one process uses, and the base class of all others."""
 
     def __init__(self) -> None:
         #: The name of this process. It changes each time the store is opened.
         self.name: str = _name()
-        #: Number of other processes whose end was detected.
+        #: How many other processes have been found to have exited.
         self.losses: int = 0
         # The listeners, by message.
         self._listeners: dict[str, list[Callable[[], object]]] = {}
@@ -66,7 +66,7 @@ class Presence:
 
     @property
     def token(self) -> str:
-        """The string that identifies this process in `alive`; empty if this process has no lock."""
+        """The string that identifies this process in `alive`. Empty if this process has no lock."""
         return ""
 
     def open(self) -> None:
@@ -78,22 +78,24 @@ class Presence:
         self.name = _name()
 
     def close(self) -> None:
-        """Become invisible. Other processes then treat this process as ended."""
+        """Become invisible. To other processes, this process has then exited."""
 
     def alive(self, token: str) -> bool:
         """Return True if the process with ``token`` still has the store open."""
         return token == self.token
 
     async def lives(self, token: str) -> bool:
-        """Return True if the process with ``token`` still has the store open; on a server, this needs a query."""
+        """Return True if the process with ``token`` still has the store open. On a server, this takes a query."""
         return self.alive(token)
 
     async def is_gone(self, token: str) -> bool:
-        """Return True if the process with ``token`` has ended, not if it only lost its connection for a short time."""
+        """Return True if the process with ``token`` has exited, and not merely lost its connection for a short time."""
         return not await self.lives(token)
 
     def listen(self, news: str, listener: Callable[[], object]) -> Callable[[], None]:
-        """Call ``listener`` for each message ``news`` from any process, including this one. It must not block.
+        """Call ``listener`` for each message ``news`` from any process, including this one.
+
+        The listener must not block.
 
         Returns:
             A function that removes the listener.
@@ -122,7 +124,7 @@ class Presence:
             listener()
 
     def _count_loss(self) -> None:
-        """Count an ended process, and call the listeners for `GONE`."""
+        """Count a process that has exited, and call the listeners for `GONE`."""
         self.losses += 1
         self._notify_here(GONE)
 
@@ -132,7 +134,7 @@ def _name() -> str:
 
 
 class FilePresence(Presence):
-    """Processes that find each other in ``directory``."""
+    """Processes that find each other through ``directory``."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         super().__init__()
@@ -145,7 +147,7 @@ class FilePresence(Presence):
         self._looking: asyncio.TimerHandle | None = None
         # Descriptors for writing to the other processes' FIFOs, by process name.
         self._others: dict[str, int] = {}
-        # The start of a line that is not yet read completely.
+        # The start of a line that has not been read completely.
         self._rest = b""
 
     def __repr__(self) -> str:
@@ -153,7 +155,7 @@ class FilePresence(Presence):
 
     @property
     def token(self) -> str:
-        """The string that identifies this process in `alive`; empty without a lock, for example on Windows."""
+        """The string that identifies this process in `alive`. Empty if there is no lock, for example on Windows."""
         return self.name if self._lock is not None else ""
 
     def open(self) -> None:
@@ -171,7 +173,7 @@ class FilePresence(Presence):
         except OSError as error:
             self.close()
             raise JournalError(
-                f"cannot create a file in {self._directory}, which every process with this store needs "
+                f"cannot create a file in {self._directory}, which all processes using this store need "
                 f"({error}); make it a directory in which this process can write"
             ) from error
         self._send(_NEW)
@@ -196,13 +198,13 @@ class FilePresence(Presence):
         self._look()
 
     def _look_for_our_file(self) -> None:
-        """Create our file again if it was deleted, because other processes would treat this one as ended."""
+        """Recreate our file if it was deleted. Otherwise, other processes would assume that this process has exited."""
         self._looking = asyncio.get_running_loop().call_later(_LOOK, self._look_for_our_file)
         if self._lock is None or self._lock.is_there():
             return
         _log.error(
             "%s was deleted while this process used it; other processes may take over its flows and jobs until the "
-            "file is created again; do not delete files in that directory",
+            "file is recreated; do not delete files in that directory",
             self._directory / self.name,
         )
         old = self._lock
@@ -210,7 +212,7 @@ class FilePresence(Presence):
         try:
             self._appear()
         except OSError as error:
-            _log.error("the file cannot be created again: %s", error)  # a traceback would add nothing
+            _log.error("cannot recreate the file: %s", error)  # a traceback would add nothing
             return
         old.release()
         self._send(_NEW)
@@ -222,7 +224,7 @@ class FilePresence(Presence):
             self._reader = None
 
     def close(self) -> None:
-        """Become invisible. Other processes then treat this process as ended."""
+        """Become invisible. To other processes, this process has then exited."""
         if self._looking is not None:
             self._looking.cancel()
         for other in list(self._others):
@@ -236,7 +238,7 @@ class FilePresence(Presence):
     # -- the others ----------------------------------------------------------------------------------------------------
 
     def alive(self, token: str) -> bool:
-        """Return True if the process with ``token`` still has the store open; if not, delete its file."""
+        """Return True if the process with ``token`` still has the store open. If not, delete its file."""
         if not token or token == self.token:
             return token == self.token
         path = self._directory / token
@@ -255,14 +257,14 @@ class FilePresence(Presence):
         try:
             end = os.open(self._directory / name, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            # The FIFO has no reader, so its process has probably ended. `_check` then deletes the file.
+            # The FIFO has no reader, so its process has probably exited. If so, `_check` deletes the file.
             self._check(name)
             return
         if not _is_fifo(end):
             os.close(end)
             return
         self._others[name] = end
-        # The system reports this descriptor as readable when the FIFO has no reader left.
+        # The system reports this descriptor as readable when the FIFO has no readers left.
         asyncio.get_running_loop().add_reader(end, self._broken, name)
 
     def _broken(self, name: str) -> None:
@@ -285,7 +287,7 @@ class FilePresence(Presence):
         if len(line) > _LINE:
             return
         for end in self._others.values():
-            # The FIFO of a busy process may be full. If the process has ended, `_broken` handles it.
+            # The FIFO of a busy process may be full. If the process has exited, `_broken` handles it.
             with suppress(OSError):
                 os.write(end, line)
 
@@ -305,7 +307,7 @@ class FilePresence(Presence):
 
 
 def _path(directory: str | os.PathLike[str]) -> Path:
-    """Convert ``directory`` to a path. The import is here because `pathlib` loads slowly."""
+    """Convert ``directory`` to a path. We import `pathlib` here because it is slow to load."""
     from pathlib import Path
 
     return Path(directory)
@@ -322,7 +324,7 @@ def _is_fifo(file: int) -> bool:
 SUSPEND = "suspend"
 #: Request, followed by a flow's id: resume the flow.
 RESUME = "resume"
-#: Request, followed by a flow's id: send `AT_REST` when the flow has ended or is suspended.
+#: Request, followed by a flow's id: send `AT_REST` once the flow has ended or is suspended.
 FOLLOW = "follow"
 #: Message: a followed flow has ended or is suspended.
 AT_REST = "at rest"
@@ -333,7 +335,7 @@ RESUMED = "resumed"
 
 
 class Controllable(Protocol):
-    """The part of a `Run` that other processes control."""
+    """The part of a `Run` that other processes can control."""
 
     id: str
 
@@ -353,13 +355,13 @@ class Controllable(Protocol):
 class ControlChannel:
     """Requests from other processes: suspend or resume a flow in this process, or recover unfinished flows.
 
-    Requests are not stored. The process that runs the flow receives them immediately. If no process runs the flow, a
-    request has no effect.
+    Requests are not stored. The process running the flow receives them immediately. If no process is running the flow,
+    a request has no effect.
     """
 
     def __init__(self, presence: Presence) -> None:
         self._presence = presence
-        # The runs, each with the functions that remove its listeners, by id.
+        # The runs by id, each with the functions that remove its listeners.
         self._listening: dict[str, tuple[Controllable, list[Callable[[], None]]]] = {}
         # Removes the listener for requests to recover unfinished flows.
         self._own: Callable[[], None] | None = None
@@ -381,7 +383,7 @@ class ControlChannel:
         self._presence.notify(f"{what} {whom}")
 
     def hear(self, run: Controllable) -> None:
-        """Apply requests to ``run``, and no longer to an earlier run of the same flow."""
+        """Apply requests to ``run`` instead of an earlier run of the same flow."""
         if run.id in self._listening:
             known = self._listening[run.id][0]
             if known is run:

@@ -1,10 +1,10 @@
 """`Server`: a PostgreSQL server, queried through a few connections, each in its own thread.
 
 Queries that are sent together run in one transaction. If the connection or the server fails before the response
-arrives, the transaction may or may not have been committed. Other queries check for its effects before the queries are
-sent again.
+arrives, the transaction may or may not have been committed, so we run other queries to look for its effects before
+sending it again.
 
-Connections use threads instead of psycopg's asynchronous API for two reasons: virtual time waits for threads, and a
+There are two reasons for using threads instead of psycopg's asynchronous API: virtual time waits for threads, and a
 query can be cancelled immediately even if the server does not respond.
 """
 
@@ -54,13 +54,13 @@ Row = tuple[Any, ...]
 #: The oldest supported version.
 OLDEST = 15
 
-#: Seconds between two readings of the server's clock.
+#: Seconds between readings of the server's clock.
 _LOOK = 10.0
-#: Maximum difference in seconds between two clocks that agree.
+#: How many seconds apart two clocks may be and still agree.
 _APART = 1.0
-#: Maximum seconds that a connecting process waits for a different process to read the clock.
+#: How many seconds a connecting process waits for another process to read the clock.
 _PATIENCE = 1.0
-#: Maximum number of attempts to write the time while other processes write it too.
+#: How many times to try to write the time while other processes are also writing it.
 _TRIES = 10
 
 _READ = b"SELECT extract(epoch FROM clock_timestamp())::float8, correction, seen FROM lifecycle_clock"
@@ -69,13 +69,13 @@ _NOTE = b"""UPDATE lifecycle_clock SET correction = %s, seen = %s WHERE correcti
 # Counts the locks held by other processes. Each process that has the store open holds one.
 _OTHERS = b"""SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND pid != pg_backend_pid()
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
-#: The query that returns the name of the notification channel, one for each schema.
+#: The query that returns the name of the notification channel. Each schema has its own.
 CHANNEL = "SELECT 'lifecycle_' || oid FROM pg_namespace WHERE nspname = current_schema()"
 #: The message that makes every process read the server's clock.
 READ_CLOCK = "look"
 _ASK = f"SELECT pg_notify(({CHANNEL}), '- {READ_CLOCK}')".encode()
 
-#: Defaults for parameters that are not in the URL. With them, a lost peer is detected within half a minute.
+#: Defaults for parameters that are not in the URL. They ensure that a lost peer is detected within half a minute.
 _DEFAULTS = {
     "application_name": "lifecycle",
     "connect_timeout": "10",
@@ -86,26 +86,26 @@ _DEFAULTS = {
     "client_encoding": "utf8",
 }
 
-#: Advice for failed connections, by a part of libpq's message, because these errors have no codes.
+#: Advice for failed connections. Since these errors have no codes, the keys are parts of libpq's messages.
 _REFUSALS = {
-    "password authentication failed": "give the right password, in the URL, in PGPASSWORD or in ~/.pgpass",
-    "no password supplied": "give the password, in the URL, in PGPASSWORD or in ~/.pgpass",
+    "password authentication failed": "set the right password in the URL, in PGPASSWORD or in ~/.pgpass",
+    "no password supplied": "set the password in the URL, in PGPASSWORD or in ~/.pgpass",
     "no pg_hba.conf entry": "allow this host and user in the server's pg_hba.conf",
     "does not exist": "create it, or use an existing one",
     "could not translate host name": "check the host name",
     "Connection refused": "check that the server is running at this address",
     "No such file or directory": "check that the server is running and uses this socket",
-    "too many": "increase max_connections on the server, or give the store fewer connections",
+    "too many": "increase max_connections on the server, or pass a lower connections= to the store",
 }
 
-#: Problems and what to do about them, by SQLSTATE.
+#: What to do about common problems, by SQLSTATE.
 _TROUBLES = {
     "25006": "the server is read-only; if it is a standby, list all hosts and add ?target_session_attrs=read-write",
     "42501": "permission denied; grant the role in the URL CREATE on the schema",
-    "42P01": "a table is missing; restore it, or give the URL a separate schema (?options=-csearch_path%3Dname)",
-    "42703": "a table lacks expected columns; give the URL a separate schema (?options=-csearch_path%3Dname)",
+    "42P01": "a table is missing; restore it, or use a separate schema in the URL (?options=-csearch_path%3Dname)",
+    "42703": "a table lacks expected columns; use a separate schema in the URL (?options=-csearch_path%3Dname)",
     "53100": "the server's disk is full; free some space",
-    "53200": "the server is out of memory; give it more",
+    "53200": "the server is out of memory; add memory, or reduce what uses it",
     "57014": "the server cancelled the query; set a longer statement_timeout",
     "55P03": "another client has held a lock for too long; check for a client stuck in a transaction",
 }
@@ -119,26 +119,26 @@ def _step(off: float, since: float, elapsed: float) -> float:
     """Return the number of seconds by which the server's clock was changed.
 
     Args:
-        off: Seconds by which the store's time is ahead of the time expected from our own clock.
-        since: Seconds on the server's clock since any process last read that clock.
-        elapsed: Seconds on our own clock since this process last read the server's clock.
+        off: Seconds by which the store's time is ahead of what our own clock suggests.
+        since: Seconds since any process last read the server's clock, by that clock.
+        elapsed: Seconds since this process last read the server's clock, by our own clock.
     """
-    # If the server's clock does not show the difference, our clock stopped or a different process has corrected the
-    # time.
+    # If the server's clock does not show the difference, either our clock stopped or another process has already
+    # corrected the time.
     return off if abs(off) > _APART and -_APART <= since - off <= elapsed + _APART else 0.0
 
 
 def _since_boot() -> float:
-    """Return seconds since the system started, including time in sleep mode if the system counts it."""
+    """Return seconds since the system booted, including time spent asleep if the system counts it."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
 class Query(NamedTuple):
-    """A statement with its parameter values."""
+    """A statement and its parameter values."""
 
     text: bytes
     values: Mapping[str, Any]
-    #: True if the statement's rows are returned.
+    #: True to return the rows that the statement produces.
     asked: bool = True
 
 
@@ -148,15 +148,15 @@ def sql(text: str, **values: Any) -> Query:
 
 
 class Unreachable(Exception):
-    """The server did not accept a query; a retry may succeed."""
+    """The server did not accept a query. Retrying may succeed."""
 
 
 class AnswerLost(Unreachable):
-    """The response was lost, so it is unknown whether the server ran the query."""
+    """The response was lost, so we don't know whether the server ran the query."""
 
 
 class Connector:
-    """Opens and uses connections to the server at ``url``, from any thread. No message shows the password."""
+    """Opens and uses connections to the server at ``url``, from any thread. The password never appears in messages."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -168,15 +168,15 @@ class Connector:
         try:
             given = conninfo.conninfo_to_dict(url)
         except ProgrammingError:
-            # libpq's message may show the password.
+            # libpq's own message may show the password.
             raise ValueError(
-                "the URL of a PostgreSQL server is invalid; give postgresql://user@host:port/database"
+                "the PostgreSQL server's URL is invalid; use postgresql://user@host:port/database"
             ) from None
         self._given: dict[str, Any] = _DEFAULTS | {name: value for name, value in given.items() if value is not None}
         self._place = _place(self._given)
-        # Seconds to add to the time since the system started to get the store's time.
+        # Seconds to add to the time since boot to get the store's time.
         self._ahead = 0.0
-        # When `_ahead` was determined, in seconds since the system started.
+        # When `_ahead` was determined, in seconds since boot.
         self._looked = -math.inf
         self._looking = threading.Lock()
 
@@ -206,21 +206,21 @@ class Connector:
     # -- the time of the store -----------------------------------------------------------------------------------------
 
     def time(self) -> float:
-        """Return seconds since the epoch, the same in all processes with this store even if system clocks are changed.
+        """Return the time in seconds since the epoch.
 
-        The time is the server's clock plus a correction in the store. If the server's clock is changed, a process
-        notices the difference from its own clock. The process adjusts the correction, so that the time continues
-        without a jump.
+        It is the same in all processes, even if a system clock is changed. The time is the server's clock plus a
+        correction that is kept in the store. If the server's clock is changed, some process notices the difference from
+        its own clock and adjusts the correction, so that the time continues without a jump.
         """
         return _since_boot() + self._ahead
 
     def keep_time(self, db: psycopg.Connection[Row]) -> None:
-        """Read the server's clock if `read_clock` was called before and the last reading is too old."""
+        """Read the server's clock if `read_clock` was called earlier and the last reading is too old."""
         if -math.inf < self._looked < _since_boot() - _LOOK:
             self.read_clock(db)
 
     def read_clock(self, db: psycopg.Connection[Row]) -> None:
-        """Determine the store's time together with the other processes."""
+        """Work out the store's time together with the other processes."""
         if not self._looking.acquire(blocking=False):
             return
         try:
@@ -232,9 +232,9 @@ class Connector:
             self._looking.release()
 
     def _wait_for_readers(self, db: psycopg.Connection[Row]) -> bool:
-        """Wait until a different process reads the clock, and return True if there are no other processes.
+        """Wait until another process reads the clock. Return True if there are no other processes.
 
-        Only a process that has read the clock before can detect that the clock was changed in the meantime.
+        Only a process that has read the clock before can detect that it was changed in the meantime.
         """
         db.execute(_BEGIN)
         ((_, _, seen),) = db.execute(_READ)
@@ -247,7 +247,7 @@ class Connector:
         return not others
 
     def _read_clock(self, db: psycopg.Connection[Row], *, alone: bool) -> bool:
-        """Read the clock once. Return False if a different process has written the time in the meantime."""
+        """Read the clock once. Return False if another process wrote the time in the meantime."""
         before = _since_boot()
         rows = db.execute(_READ).fetchall()
         after = _since_boot()
@@ -257,7 +257,7 @@ class Connector:
         ((raw, correction, seen),) = rows
         at, first = (before + after) / 2, self._looked == -math.inf
         if not first and after - before > _APART:
-            # After such a long round trip, the time would be inaccurate. The next reading may be faster.
+            # The round trip took so long that the time would be inaccurate. The next reading may be faster.
             return True
         if alone:
             corrected = max(0.0, seen + correction - raw)
@@ -281,7 +281,7 @@ class Connector:
         return answers
 
     def translated(self, db: psycopg.Connection[Row], error: BaseException) -> BaseException:
-        """Convert an error from the server to one of ours, with advice; return any other error unchanged."""
+        """Convert an error from the server to one of ours, with advice. Any other error is returned unchanged."""
         import psycopg
 
         if isinstance(error, UnicodeEncodeError):
@@ -309,7 +309,8 @@ def _together(db: psycopg.Connection[Row], queries: Sequence[Query]) -> list[psy
             try:
                 cursors.extend(db.execute(*each[:2]) for each in queries)
             except psycopg.Error as error:
-                # If the error left the pipeline here, psycopg would also log the pipeline's own, identical error.
+                # If we let the error leave the pipeline here, psycopg would also log an identical error from the
+                # pipeline itself.
                 failure = error
     except psycopg.Error:
         if failure is None:
@@ -330,7 +331,7 @@ def check_version(place: str, version: int) -> None:
 
 
 def _not_storable(error: Exception) -> FlowError:
-    return FlowError(f"PostgreSQL cannot keep text with NUL or half a surrogate pair ({_one_line(error)})")
+    return FlowError(f"PostgreSQL cannot store text with NUL or half a surrogate pair ({_one_line(error)})")
 
 
 def _place(given: dict[str, Any]) -> str:
@@ -355,21 +356,21 @@ def _one_line(error: BaseException) -> str:
 
 # -- connections -------------------------------------------------------------------------------------------------------
 
-#: Maximum seconds to wait, when closing, for a server that does not respond.
+#: How many seconds to wait for an unresponsive server when closing.
 FAREWELL = 1.0
 
 
 class Cord:
-    """A duplicate of a connection's socket. With it, the loop can interrupt a thread that waits for a response."""
+    """A duplicate of a connection's socket, which lets the loop interrupt a thread that is waiting for a response."""
 
     def __init__(self, db: Any) -> None:
-        # `fromfd` duplicates the descriptor. The connection may close its own, and the system may then reuse that
-        # number.
+        # `fromfd` duplicates the descriptor. We need that because the connection may close its own, and the system may
+        # then reuse the number.
         self._socket = socket.fromfd(db.fileno(), socket.AF_INET, socket.SOCK_STREAM)
         self._lock = threading.Lock()
 
     def pull(self) -> None:
-        """Shut down the connection, which ends any wait for a response."""
+        """Shut down the connection. This ends any wait for a response."""
         with self._lock, suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -380,13 +381,13 @@ class Cord:
 
 
 class Connection:
-    """A connection in its own thread. It connects at its first use, and again if the connection was lost."""
+    """A connection in its own thread. It connects when it is first used, and reconnects if the connection is lost."""
 
     def __init__(self, thread: LoopThread, connector: Connector, loop: asyncio.AbstractEventLoop) -> None:
         self._thread, self._connector, self._loop = thread, connector, loop
-        # The psycopg connection; None before the first use and after the connection was lost.
+        # The psycopg connection. None before the first use and after the connection is lost.
         self._db: Any = None
-        # Interrupts the thread; None without a connection.
+        # Interrupts the thread. None if there is no connection.
         self._cord: Cord | None = None
 
     async def carry_out(self, works: Sequence[Sequence[Query]]) -> list[list[list[Row]]]:
@@ -413,7 +414,7 @@ class Connection:
             raise told from error
 
     async def close(self) -> None:
-        """Close the connection and end the thread, without a long wait."""
+        """Close the connection and stop the thread, without waiting long."""
         dropping = self._loop.run_in_executor(self._thread, self._drop)
         try:
             await asyncio.wait([dropping], timeout=FAREWELL)
@@ -439,17 +440,17 @@ class Connection:
 
 # -- the server --------------------------------------------------------------------------------------------------------
 
-#: Seconds that a server may be unreachable before a query fails.
+#: How many seconds a server may be unreachable before a query fails.
 PATIENCE = 30.0
-#: Maximum number of groups that are sent at the same time.
+#: The maximum number of groups sent at the same time.
 _SENDERS = 2
-#: Maximum number of requests per group.
+#: The maximum number of requests per group.
 _GROUP = 64
 _PAUSE = Backoff(initial=0.02, maximum=1.0, multiplier=2.0, jitter=0.5)
 
 
 class _Request:
-    """Queries from one call of `Server.run`."""
+    """The queries from one call to `Server.run`."""
 
     __slots__ = ("answer", "done", "group", "queries", "sender")
 
@@ -491,7 +492,7 @@ class Server:
         return self._connector.time()
 
     async def read_clock(self) -> None:
-        """Determine the store's time together with the other processes.
+        """Work out the store's time together with the other processes.
 
         Raises:
             JournalError: if the server is unreachable.
@@ -517,7 +518,7 @@ class Server:
             raise
 
     async def close(self) -> None:
-        """Close all connections after their current queries, without a long wait if the server does not respond."""
+        """Close all connections after their current queries. If the server does not respond, don't wait long."""
         self._loop, connections = None, self._connections
         self._connections, self._idle = [], []
         await asyncio.gather(*[connection.close() for connection in connections])
@@ -544,8 +545,8 @@ class Server:
             try:
                 yield connection
             except asyncio.CancelledError:
-                # The caller no longer needs the response. The connection may hang, so it is cut rather than left for
-                # the next caller to wait for.
+                # The caller no longer needs the response. The connection may be hanging, so we cut it rather than make
+                # the next caller wait for it.
                 connection.cut()
                 self._idle.insert(0, connection)
                 raise
@@ -560,8 +561,8 @@ class Server:
         Raises:
             Unreachable: if no connection is possible.
         """
-        # If the caller is cancelled, the thread or the loop closes the connection. Whichever removes it from the list
-        # first closes it.
+        # If the caller is cancelled, either the thread or the loop closes the connection: whichever is first to remove
+        # it from the list.
         made: list[Any] = []
         unwanted = threading.Event()
 
@@ -588,9 +589,10 @@ class Server:
     async def run(self, *queries: Query, done: Sequence[Query] = ()) -> list[list[Row]]:
         """Run all of ``queries`` as one transaction, and return the requested rows.
 
-        If the response is lost, ``done`` runs before the queries are sent again. It returns the same rows if they were
-        committed. Otherwise, its first query returns no rows. Without ``done``, running the queries twice must have the
-        same effect as running them once. The call waits if the server is unreachable for a short time.
+        If the response is lost, ``done`` runs before the queries are sent again. If the queries were committed, it
+        returns the same rows. Otherwise, its first query returns no rows. If you don't pass ``done``, running the
+        queries twice must have the same effect as running them once. If the server is unreachable, the call waits for a
+        while.
 
         Raises:
             JournalError: if the server stays unreachable or rejects a query.
@@ -604,14 +606,14 @@ class Server:
             return await request.answer
         except asyncio.CancelledError:
             if request.sender is not None and all(each.answer.cancelled() for each in request.group):
-                # No caller in the group is waiting for a result any longer.
+                # No callers in the group are waiting for a result any longer.
                 request.sender.cancel()
             raise
 
     # -- in groups -----------------------------------------------------------------------------------------------------
 
     def _send_soon(self) -> None:
-        """Send the waiting requests in the next loop iteration, together with others that arrive until then."""
+        """Send the waiting requests in the next loop iteration, along with any that arrive before then."""
         if self._waiting and not self._soon and len(self._sending) < _SENDERS and self._loop is not None:
             self._soon = True
             self._loop.call_soon(self._send)
@@ -633,7 +635,7 @@ class Server:
         self._send_soon()
 
     async def _carry_out(self, group: list[_Request]) -> None:
-        """Run all requests in one transaction or, if that fails, each request in a separate transaction."""
+        """Run all requests in one transaction. If it fails, run each request in a separate transaction."""
         try:
             doubtful = False
             if len(group) > 1:
@@ -644,7 +646,7 @@ class Server:
                 each.answer.cancel()
 
     async def _carry_out_together(self, group: list[_Request]) -> bool:
-        """Try once. Return True if the response was lost, so that the transaction may have been committed."""
+        """Try once. Return True if the response was lost, which means that the transaction may have been committed."""
         try:
             async with self._leased() as connection:
                 answers = await connection.carry_out([each.queries for each in group])
@@ -669,7 +671,7 @@ class Server:
                 request.answer.set_result(answer)
 
     async def _retry(self, connection: Connection, request: _Request, *, doubtful: bool) -> list[list[Row]]:
-        """Run ``request``, and retry until the server responds or has been unreachable for too long."""
+        """Run ``request``, retrying until the server responds or has been unreachable for too long."""
         end, tries = time.monotonic() + PATIENCE, 0
         while True:
             try:
@@ -680,7 +682,7 @@ class Server:
                 (answer,) = await connection.carry_out([request.queries])
                 if not doubtful or not request.done or any(answer):
                     return answer
-                # The earlier attempt, whose response was lost, may have been committed after `done` was checked.
+                # The response to the earlier attempt was lost, and it may have been committed after we checked `done`.
                 (found,) = await connection.carry_out([request.done])
             except Unreachable as error:
                 doubtful = doubtful or isinstance(error, AnswerLost)

@@ -1,8 +1,8 @@
 """`SQLStore`: flows, jobs and sent events in database tables.
 
-SQLite and PostgreSQL share the statements. Where their SQL differs, a statement contains a placeholder in braces that a
-`Dialect` fills: for row locks, comparisons with lists, and column types. A `Database` sends several statements together
-and runs them as one transaction.
+SQLite and PostgreSQL use the same statements. Where their SQL differs, which is for row locks, comparisons with lists,
+and column types, a statement contains a placeholder in braces that a `Dialect` fills in. A `Database` sends several
+statements together and runs them as one transaction.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
     "committing",
 ]
 
-#: A row of a result.
+#: A row in a result.
 Row = tuple[Any, ...]
 
 
@@ -55,16 +55,16 @@ Row = tuple[Any, ...]
 
 
 class Statement(NamedTuple):
-    """A statement with ``values`` for its ``:names``."""
+    """A statement, with ``values`` for its ``:names``."""
 
     text: str
     values: Mapping[str, Any]
-    #: True if the statement's rows are returned.
+    #: True to return the rows that the statement produces.
     asked: bool = False
 
 
 class Rows(NamedTuple):
-    """Rows to insert. If ``key`` is given, they replace rows with the same key."""
+    """Rows to insert. If ``key`` is set, they replace rows with the same key."""
 
     table: str
     columns: tuple[str, ...]
@@ -85,10 +85,11 @@ class Database(Protocol):
     dialect: Dialect
 
     def run(self, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> Awaitable[list[list[Row]]]:
-        """Run ``works`` as one transaction, and return the rows of the statements that ask for rows.
+        """Run ``works`` as one transaction, and return the rows from the statements that ask for them.
 
-        If the response to ``works`` is lost, ``done`` runs before ``works`` is sent again. It returns the same rows if
-        ``works`` was committed. Without ``done``, running ``works`` twice must have the same effect as running it once.
+        If the response to ``works`` is lost, ``done`` runs before ``works`` is sent again. If ``works`` was committed,
+        ``done`` returns the same rows. If you don't pass ``done``, running ``works`` twice must have the same effect as
+        running it once.
         """
         ...
 
@@ -120,21 +121,21 @@ class Dialect:
     among: str
     #: The column that orders flows by insertion.
     number: str
-    #: The first statement in a commit. It returns a row if the flow still belongs to the writer.
+    #: The first statement of a commit, which returns a row if the flow still belongs to the writer.
     guard: str
-    #: Statements that follow the guard in a commit.
+    #: The statements that follow the guard in a commit.
     then: tuple[str, ...] = ()
     #: Types and options in `CREATE TABLE`.
     types: Mapping[str, str] = field(default_factory=dict[str, str])
-    #: True if the database is a file. Then `Presence` detects ended owners without a query, reading needs no write
-    #: transaction, and no response can be lost.
+    #: True if the database is a file. For a file, `Presence` detects owners that have exited without a query, reading
+    #: doesn't need a write transaction, and responses cannot be lost.
     local: bool = False
-    #: Converts a list to a parameter value; None passes lists unchanged.
+    #: Converts a list to a parameter value. If None, lists are passed unchanged.
     encode_list: Callable[[list[Any]], Any] | None = None
     _texts: dict[str, str] = field(default_factory=dict[str, str])
 
     def text(self, template: str) -> str:
-        """Return ``template`` with this dialect's SQL for its placeholders."""
+        """Return ``template`` with its placeholders replaced by this dialect's SQL."""
         text = self._texts.get(template)
         if text is None:
             text = self._texts[template] = template.format(
@@ -159,20 +160,20 @@ class Dialect:
         return Statement(self.text(template), values, asked=True)
 
     def recovery(self, values: Mapping[str, Any], *templates: str) -> Sequence[Statement]:
-        """Return the queries that find the result of a write if its response was lost. A file needs no such queries."""
+        """Return the queries that find the result of a write whose response was lost. Files don't need them."""
         return () if self.local else [self.ask(each, values) for each in templates]
 
     def listed(self, values: Iterable[Any]) -> Any:
-        """Return ``values`` as the parameter of ``{among[name]}``."""
+        """Return ``values`` as a parameter for ``{among[name]}``."""
         values = list(values)
         return values if self.encode_list is None else self.encode_list(values)
 
 
 # -- the tables --------------------------------------------------------------------------------------------------------
 
-# A stamp identifies the last write to a row. With the stamp, a writer finds the rows that it claimed, or checks whether
-# a write was committed after the server's response was lost. Some columns have a default because they were added to
-# older tables.
+# A stamp identifies the last write to a row. Writers use it to find the rows that they have claimed, and to check
+# whether a write was committed when the server's response was lost. Some columns have defaults because they were added
+# to existing tables.
 CREATE_FLOWS = (
     """CREATE TABLE lifecycle_flows (
         {serial}id TEXT {flow_key},
@@ -217,8 +218,8 @@ CREATE_FLOWS = (
     ){clustered}""",
 )
 CREATE_JOBS = (
-    # Numbers are never reused, so they order the jobs by insertion. ``due`` is set to 0 when a job becomes due. A claim
-    # then does not read jobs that are not due yet.
+    # Numbers are never reused, so they order the jobs by insertion. ``due`` is set to 0 when a job becomes due, so
+    # that claiming doesn't have to read jobs that are not due yet.
     """CREATE TABLE lifecycle_jobs (
         number {key},
         id TEXT NOT NULL UNIQUE,
@@ -263,7 +264,7 @@ CREATE_OUTBOX = (
 
 # -- flows -------------------------------------------------------------------------------------------------------------
 
-# The number of a flow's last change is read from the table of changes, so it is stored only once.
+# To store the number of a flow's last change only once, we read it from the table of changes.
 _LAST = "(SELECT coalesce(max(seq), 0) FROM lifecycle_flow_changes c WHERE c.flow = f.id)"
 _FLOW = ", ".join(f"f.{name}" for name in FlowRow._fields).replace("f.seq", _LAST)
 _STEP = ", ".join(f"s.{name}" for name in StepRow._fields)
@@ -277,8 +278,8 @@ _CREATE = (
     f" VALUES ({', '.join(f':{name}' for name in _STORED)}, :stamp) ON CONFLICT (id) DO NOTHING RETURNING 1"
 )
 _CREATED = "SELECT 1 FROM lifecycle_flows WHERE id = :id AND owner = :owner AND stamp = :stamp"
-# A single statement reads flows and their steps, so that they are consistent. The second column is NULL in the rows of
-# steps.
+# A single statement reads flows and their steps, so that they are consistent. In the rows for steps, the second column
+# is NULL.
 _SNAPSHOTS = f"""
 SELECT {_FLOW}{", NULL" * len(StepRow._fields)} FROM lifecycle_flows f WHERE WHICH
 UNION ALL
@@ -288,8 +289,8 @@ ORDER BY 1, {_WIDTH + 1}
 """  # noqa: S608  # our own columns
 _LOAD = _SNAPSHOTS.replace("WHICH", "f.id = :id")
 _TAKE = "UPDATE lifecycle_flows SET epoch = epoch + 1, owner = :owner, stamp = :stamp WHERE id = :id AND epoch = :seen"
-# This is a separate statement because `_TAKE` may wait for a commit by the previous owner. If `_TAKE` also read the
-# steps, it would see them as they were before that commit.
+# This is a separate statement because `_TAKE` may have to wait for a commit by the previous owner. If `_TAKE` read the
+# steps as well, it would see them as they were before that commit.
 _TAKEN = _SNAPSHOTS.replace("WHICH", "f.id = :id AND f.epoch = :seen + 1 AND f.owner = :owner AND f.stamp = :stamp")
 _FIND = f"SELECT {_FLOW} FROM lifecycle_flows f WHERE WHICH ORDER BY f.{{number}}"  # noqa: S608  # our own columns
 _COMMITTED = "SELECT 1 FROM lifecycle_flows WHERE id = :flow AND epoch = :epoch AND stamp = :stamp"
@@ -298,7 +299,7 @@ _CHANGES = (
     "SELECT kind, name, old, new, NULL, reason, attempt, flow, seq, at, result FROM lifecycle_flow_changes"
     " WHERE flow = :id AND seq > :after ORDER BY seq LIMIT :limit"
 )
-# The first statement waits for a commit in progress, so that the rows written by that commit are deleted too.
+# The first statement waits for any commit in progress, so that the rows it writes are deleted as well.
 _DELETE = (
     "SELECT 1 FROM lifecycle_flows WHERE id = :id{update}",
     "DELETE FROM lifecycle_flow_steps WHERE flow = :id",
@@ -343,7 +344,7 @@ class SQLStore(Store):
             raise lost(batch.flow, batch.epoch)
 
     async def flows(self, *, name: str | None = None, states: Collection[str] = ()) -> list[FlowRow]:
-        # Only arguments that are given are compared, so that the index on both columns is used.
+        # Compare only the columns that we filter by, so that the index on both columns is used.
         wanted = [] if name is None else ["f.name = :name"]
         if states:
             wanted.append("f.state {among[states]}")
@@ -397,7 +398,7 @@ def committing(sql: Dialect, batch: Batch, stamp: int) -> Guarded:
 
 
 def _snapshots(rows: list[Row]) -> dict[str, Snapshot]:
-    """Convert the rows from `_SNAPSHOTS` to snapshots, by flow id."""
+    """Convert rows from `_SNAPSHOTS` to snapshots, by flow id."""
     flows: dict[str, FlowRow] = {}
     steps: dict[str, dict[str, StepRow]] = {}
     for row in rows:
@@ -426,10 +427,10 @@ _PAGE = (
 _EVERY = 2**62
 _OVER = "SELECT 1 FROM lifecycle_jobs WHERE state = 'CLAIMED' AND until <= :now LIMIT 1"
 _TOKENS = "SELECT DISTINCT token FROM lifecycle_jobs WHERE state = 'CLAIMED' AND token != ''"
-# Expired claims are ended in three steps. First, their end is set to -1, which only this transaction sees. A different
-# process that ends claims at the same time skips them. Second, the epochs of their flows are incremented, which waits
-# for commits in progress. Third, the jobs are updated like in `expired`, according to the states of the flows after
-# those commits.
+# Expired claims are ended in three steps. First, we set their ``until`` to -1, which only this transaction sees; other
+# processes that end claims at the same time skip them. Second, we increment the epochs of their flows, which waits for
+# commits in progress. Third, we update the jobs as `expired` does, depending on the states of the flows after those
+# commits.
 _MARK = """
 UPDATE lifecycle_jobs SET until = -1 WHERE number IN (SELECT number FROM lifecycle_jobs
     WHERE state = 'CLAIMED' AND until >= 0 AND WHICH{skip})
@@ -474,14 +475,14 @@ UPDATE lifecycle_jobs SET state = 'CLAIMED', owner = :owner, token = :token, unt
 FROM first WHERE number = first.place RETURNING {_JOB}
 """  # noqa: S608  # our own columns
 _CLAIM_ANY, _CLAIM_OF_ONE = _CLAIM.replace("WHICH", "true"), _CLAIM.replace("WHICH", "flow = :flow0")
-# The index orders the jobs for each flow separately. The first jobs for each flow are found before any job is locked,
-# because other processes would skip a job that is locked but not claimed. More jobs than requested are found, because
-# other processes may claim the first ones.
+# The index orders the jobs for each flow separately. We find the first jobs for each flow before locking any, because
+# other processes would skip a job that is locked but not claimed. We look for more jobs than requested, because other
+# processes may claim the first ones.
 _FIRST_OF = """SELECT * FROM (SELECT number, rank FROM lifecycle_jobs
     WHERE state = 'UNCLAIMED' AND due = 0 AND flow = :flow{} ORDER BY rank, number LIMIT :limit + 100) AS each{}"""
 _OF_SEVERAL = "number IN (SELECT number FROM ({}) AS every ORDER BY rank, number LIMIT :limit + 100)"
-# The maximum number of flows that are queried separately. Beyond it, all jobs are sorted, because databases limit the
-# number of parts in a statement, and long statements are slow to parse.
+# The maximum number of flows to query separately. If there are more, we sort all jobs instead, because databases limit
+# the number of parts in a statement, and long statements are slow to parse.
 _PARTS = 100
 _CLAIM_OF_MANY = _CLAIM.replace("WHICH", "flow {among[flows]}")
 _CLAIMED = f"SELECT {_JOB} FROM lifecycle_jobs WHERE state = 'CLAIMED' AND token = :token AND stamp = :stamp"  # noqa: S608  # our own columns
@@ -499,8 +500,8 @@ _RENEW = """
 UPDATE lifecycle_jobs SET until = :until
 WHERE state = 'CLAIMED' AND id {among[ids]} AND epoch || '/' || id {among[claims]} RETURNING id, epoch
 """
-# Creates the flows of claimed jobs, or takes flows that exist. If this statement reaches a server twice, the second
-# copy does not increment the epochs again. A flow with a different name is not changed.
+# Creates the flows of claimed jobs, or takes those that already exist. If this statement reaches a server twice, the
+# second copy does not increment the epochs again. Flows with a different name are not changed.
 _ADOPT = f"""
 INSERT INTO lifecycle_flows AS had ({", ".join(_STORED)}, stamp)
 SELECT id, flow, 'PENDING', 1, token, store, '', 0, :stamp FROM lifecycle_jobs
@@ -511,7 +512,7 @@ WHERE had.name = excluded.name AND {{unsent}}
 _OURS = "id = :id AND epoch = :epoch AND until > :now"
 _HELD = f"SELECT 1 FROM lifecycle_jobs WHERE state = 'CLAIMED' AND {_OURS}"  # noqa: S608  # our own text
 _ADOPT_ONE = _ADOPT.replace("WHICH", _OURS)
-# The end of the claim is compared too, because that column has an index.
+# We also compare ``until``, because that column has an index.
 _ADOPT_CLAIMED = _ADOPT.replace("WHICH", "until = :until AND token = :token AND stamp = :stamp")
 _ADOPTED = _SNAPSHOTS.replace("WHICH", "f.id = :id AND f.owner = :owner AND f.stamp = :stamp")
 _BEGUN = _SNAPSHOTS.replace(
@@ -524,7 +525,7 @@ SELECT (SELECT min(due) FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due > 
     (SELECT min(until) FROM lifecycle_jobs WHERE state = 'CLAIMED')
 """
 _UNFINISHED = "SELECT id FROM lifecycle_jobs WHERE id {among[ids]} AND state != 'COMPLETE'"
-# The jobs to delete are marked first, so that all statements select the same jobs.
+# We mark the jobs to delete first, so that all of these statements select the same jobs.
 _OLD = "SELECT id FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended = -1"
 _PURGE = (
     "UPDATE lifecycle_jobs SET ended = -1 WHERE state = 'COMPLETE' AND ended < :before",
@@ -548,7 +549,7 @@ class SQLJobs(JobStore):
     def __init__(self, database: Database, presence: Presence, stamps: itertools.count[int]) -> None:
         self._database, self._sql, self._presence, self._stamps = database, database.dialect, presence, stamps
         self._expiring = [self._sql.text(each) for each in (_MARK_EXPIRED, *_EXPIRE)]
-        # `Presence.losses` at the last check of all tokens; -1 requests a check.
+        # The value of `Presence.losses` when all tokens were last checked. -1 requests a check.
         self._losses = -1
 
     async def add(self, row: JobRow) -> JobRow:
@@ -607,7 +608,7 @@ class SQLJobs(JobStore):
     async def compare_and_set(self, old: JobRow, new: JobRow, *, now: float) -> bool:
         values = new._asdict()
         values |= {"old_state": old.state, "old_epoch": old.epoch, "now": now, "stamp": next(self._stamps)}
-        # Expired claims need not be ended first, because this statement checks that its own claim has not expired.
+        # We don't have to end expired claims first, because this statement checks that its own claim has not expired.
         writing = self._sql.ask(_WRITE, values)
         work: Statement | Guarded = writing
         if new.outcome == DISCARDED:
@@ -662,9 +663,9 @@ class SQLJobs(JobStore):
         self._losses = -1
 
     async def _look(self, now: float, statement: Statement) -> list[Row]:
-        """End the expired claims, then run ``statement`` and return its rows."""
+        """End expired claims, then run ``statement`` and return its rows."""
         if self._sql.local and self._losses == self._presence.losses:
-            # Reading waits for writers only if a claim has expired.
+            # This way, reading has to wait for writers only if a claim has expired.
             over, rows = await self._database.read(self._sql.ask(_OVER, {"now": now}), statement)
             if not over:
                 return rows
@@ -672,7 +673,7 @@ class SQLJobs(JobStore):
         return rows
 
     async def _run(self, now: float, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> list[list[Row]]:
-        """End the expired claims, then run ``works``."""
+        """End expired claims, then run ``works``."""
         losses, values = self._presence.losses, {"now": now, "at": time.time()}
         expiring = [Statement(each, values) for each in self._expiring]
         first: list[Statement] | list[Guarded] = expiring
@@ -680,14 +681,14 @@ class SQLJobs(JobStore):
             if self._losses != losses and (gone := await self._find_gone()):
                 expiring.insert(1, self._sql.do(_MARK_GONE, {"gone": self._sql.listed(gone)}))
             else:
-                # In a file, checking for expired claims is faster than running updates that change nothing.
+                # With a file, checking for expired claims is faster than running updates that don't change anything.
                 first = [Guarded(self._sql.do(_OVER, values), expiring)]
         results = await self._database.run(*first, *works, done=done)
         self._losses = losses
         return results
 
     async def _find_gone(self) -> list[str]:
-        """Return the claim tokens of processes that have ended."""
+        """Return the claim tokens of processes that have exited."""
         (tokens,) = await self._database.read(self._sql.ask(_TOKENS))
         return [token for (token,) in tokens if not self._presence.alive(token)]
 
@@ -699,8 +700,8 @@ def _in_order(rows: list[Row]) -> list[JobRow]:
 # -- sent events -------------------------------------------------------------------------------------------------------
 
 _EVENT = ", ".join(OutboxRow._fields)
-# The index orders new events by number, and other events by the end of their lease or pause. The statement updates an
-# event like `records.taken` does.
+# The index orders new events by number, and all others by when their lease or delay ends. The statement updates events
+# the way `records.taken` does.
 _TAKE_EVENTS = f"""
 WITH new AS (
     SELECT number AS place FROM lifecycle_outbox WHERE NOT dead AND until = 0

@@ -1,4 +1,4 @@
-"""`SQLiteStore`: an `SQLStore` in an SQLite file, which the thread of a `Journal` writes."""
+"""`SQLiteStore`: an `SQLStore` in an SQLite file, which a `Journal` writes in a thread."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SQLITE = Dialect(
     among=f"IN (SELECT {_NUL} FROM json_each(:{{name}}))",  # noqa: S608  # our own text
     number="rowid",
     guard="SELECT 1 FROM lifecycle_flows WHERE id = :flow AND epoch = :epoch",
-    # Most batches only change steps. They do not write the flow's row, because it can be large.
+    # Most batches only change steps. We avoid writing the flow's row then, because it can be large.
     then=(
         """
     UPDATE lifecycle_flows SET at = CASE WHEN state = :state THEN at ELSE :at END, state = :state, error = :error,
@@ -62,7 +62,7 @@ FLOW_TABLES = Schema(
         (
             "ALTER TABLE lifecycle_flow_atoms ADD COLUMN undone INTEGER NOT NULL DEFAULT 0",
             "ALTER TABLE lifecycle_flow_atoms ADD COLUMN due REAL NOT NULL DEFAULT 0",
-            # In earlier versions, each round had its own key.
+            # In earlier versions, each round had a separate key.
             """UPDATE lifecycle_flow_atoms SET undone = CASE WHEN state IN ('PENDING', 'REVERTED') THEN round
                 ELSE max(round - 1, 0) END WHERE round > 0""",
         ),
@@ -80,7 +80,7 @@ _JOB_TABLES = Schema(
     (
         (),
         (
-            # Earlier versions could leave the flow of a discarded job unfinished, and then ran it again.
+            # Earlier versions could leave a discarded job's flow unfinished and later run it again.
             """UPDATE lifecycle_flows
                 SET state = CASE state WHEN 'PENDING' THEN state ELSE 'FAILURE' END,
                     epoch = epoch + 1, owner = '', error = 'its job was discarded'
@@ -124,8 +124,8 @@ class _File:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    def run(self, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> Awaitable[list[list[Row]]]:  # noqa: ARG002  # a file loses no response
-        """Run ``works`` as one transaction, and return the rows of the statements that ask for rows."""
+    def run(self, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> Awaitable[list[list[Row]]]:  # noqa: ARG002  # files lose no responses
+        """Run ``works`` as one transaction, and return the rows from the statements that ask for them."""
         return self._journal.run(lambda db: _carry_out(db, works))
 
     def read(self, *statements: Statement) -> Awaitable[list[list[Row]]]:
@@ -162,14 +162,15 @@ def _insert(db: sqlite3.Connection, rows: Rows) -> None:
 
 
 class SQLiteStore(SQLStore):
-    """A `Store` in the file ``path``, which is created if necessary and may hold other tables of this library.
+    """A `Store` in the file ``path``, which is created if necessary. It may contain this library's other tables.
 
-    If a process is killed, nothing is lost. A power cut may lose the last transactions and leave an older, consistent
-    state. With ``durable=True``, a power cut loses nothing, but each phase of a flow waits for the disk.
+    Nothing is lost if a process is killed. After a power cut, the last transactions may be missing, but the state is
+    consistent. With ``durable=True``, nothing is lost in a power cut either, but each phase of a flow waits for the
+    disk.
     """
 
     def __init__(self, path: str | os.PathLike[str], *schemas: Schema, durable: bool = False) -> None:
-        #: The journal that writes the file. It is open while you are in the store's context.
+        #: The journal that writes to the file. It is open while you are in the store's context.
         self.journal: Final = Journal(path, FLOW_TABLES, _JOB_TABLES, _OUTBOX_TABLES, *schemas, durable=durable)
         super().__init__(_File(self.journal))
 
@@ -180,7 +181,8 @@ class SQLiteStore(SQLStore):
         """Open the file.
 
         Raises:
-            JournalError: if the file cannot be opened or written, is not a database, or has a newer version.
+            JournalError: if the file cannot be opened or written to, is not a database, or was created by a newer
+                version.
         """
         await self.journal.__aenter__()
         return self
@@ -192,10 +194,10 @@ class SQLiteStore(SQLStore):
         await self.journal.__aexit__(kind, error, traceback)
 
     def presence(self) -> Presence:
-        """Return the processes that have this file open. They find each other in a directory next to the file."""
+        """Return the processes that have this file open. They find each other through a directory next to the file."""
         path = self.journal.path
         return Presence() if path == ":memory:" else FilePresence(f"{path}-owners")
 
     def time(self) -> float:
-        """Return seconds since the epoch; changes to the system clock do not affect them."""
+        """Return the time in seconds since the epoch. Changes to the system clock do not affect it."""
         return self.journal.time()
