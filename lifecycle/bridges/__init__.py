@@ -1,7 +1,7 @@
-"""The same topics and handlers on several machines, connected by NATS JetStream.
+"""Shares topics and handlers between several machines through NATS JetStream.
 
-`NatsBridge` is added to a router like any other source. It receives events that match ``subscribe`` from the bus, and
-sends events that match ``publish`` to it. `Leader` elects one of several processes. ``connection`` holds the client.
+Add a `NatsBridge` to a router like any other source. It receives events that match ``subscribe`` from the bus, and
+sends events that match ``publish`` to it. `Leader` elects one of several processes. ``connection`` contains the client.
 ``subjects`` and ``cloudevents`` define the format that other programs must use.
 """
 

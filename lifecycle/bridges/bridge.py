@@ -1,7 +1,7 @@
 """`NatsBridge`: a source that receives events from other machines and relays this process's events to them.
 
-`NatsBridge` is the interface to the router. `Session` covers one connection: it sets up the stream and the consumer,
-receives messages, and acknowledges or rejects them.
+`NatsBridge` is the interface to the router. `Session` does the work for one connection: it sets up the stream and the
+consumer, receives messages, and acknowledges or rejects them.
 """
 
 from __future__ import annotations
@@ -51,32 +51,32 @@ _log = logging.getLogger("lifecycle.bridges")
 
 _BACKOFF = Backoff(initial=1.0, maximum=60.0)
 
-#: Maximum number of events per pattern that wait to be published. Further events wait in the router, and their timeout
-#: has not begun.
+#: The maximum number of events per pattern that wait to be published. Further events wait in the router, where their
+#: timeout has not started yet.
 _WAITING = 1024
 
-#: Maximum number of connection changes that wait to be emitted. Older changes are dropped.
+#: The maximum number of connection changes waiting to be emitted. Older changes are dropped.
 _NEWS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class BridgeState:
-    """A snapshot of a bridge. Counts start when the bridge is created."""
+    """A snapshot of a bridge. The counts start when the bridge is created."""
 
     name: str
     #: Whether the server is reachable.
     up: bool
-    #: Number of events from the bus that this process has not acknowledged yet.
+    #: The number of events from the bus that this process has not acknowledged yet.
     in_flight: int
-    #: Number of events from the bus that were handled.
+    #: The number of events from the bus that were handled.
     handled: int
-    #: Number of events from the bus that were returned for another delivery.
+    #: The number of events from the bus that were returned to be delivered again.
     given_back: int
-    #: Number of events from the bus that became dead letters.
+    #: The number of events from the bus that became dead letters.
     dead: int
-    #: Number of events from this process that the bus accepted.
+    #: The number of events from this process that the bus accepted.
     published: int
-    #: Number of published events that the bus already had.
+    #: The number of published events that were already on the bus.
     duplicates: int
 
 
@@ -84,35 +84,35 @@ class NatsBridge:
     """Shares events with other machines through a NATS JetStream stream. Add a bridge to a router with ``add_source``.
 
     Events that match ``subscribe`` arrive from the bus as `BusEvent`. Each event is delivered to one member of
-    ``group``: a process in that group with free capacity. A message is acknowledged only after it has been handled. If
-    a handler fails or no route handles the event, the message is delivered again after ``backoff``. After
+    ``group``, that is, to one process in the group with free capacity. A message is acknowledged only once it has been
+    handled. If a handler fails or no route handles the event, the message is delivered again after ``backoff``. After
     ``max_deliver`` failures, the event is published under ``dead/<topic>``.
 
-    Events that match ``publish`` are sent to the bus before their local routes receive them. When the `Delivery` has
-    ended, both the bus and the routes have the event. Events that also match ``subscribe`` are sent to the bus only,
-    and one member of the group receives them from there. Events from the bus are never sent to it again.
+    Events that match ``publish`` are sent to the bus before they are passed to local routes. Once the `Delivery` has
+    finished, both the bus and the routes have received the event. Events that also match ``subscribe`` are only sent to
+    the bus, and one member of the group receives them from there. Events from the bus are never sent back to it.
 
     Args:
         url: The server's URL, or a `NatsServer` for credentials, TLS or several servers.
-        stream: The name of the server's stream, which is created if it is missing.
+        stream: The name of the stream on the server, which is created if it is missing.
         prefix: The first token of every subject.
-        group: The name of the group of processes that share the work, and of the bridge.
+        group: The name of the group of processes that share the work. It is also the name of the bridge.
         subscribe: Patterns of events to receive.
         publish: Patterns of events to send.
-        max_in_flight: The maximum number of events from the bus in this process, and of events being published. Up to
-            1,024 more per pattern wait for capacity, within their timeout of thirty seconds. With 1, the whole group
-            handles one event at a time, in strict order even after failures.
-        ack_wait: Seconds until the events of a crashed member are delivered to a different member. A long-running
-            handler does not trigger a new delivery.
-        max_deliver: The maximum number of times that an event's handlers may fail, counted over all processes in the
-            group. Deliveries without a failed handler do not count, such as those to a process that stops or is killed.
-        backoff: Delay after a failure. The settings for restarts are not used.
-        sync: Wait until the server confirms each acknowledgement. This is slower, but causes fewer duplicates if the
+        max_in_flight: The maximum number of events from the bus in this process. The same limit applies to events being
+            published; up to 1,024 more per pattern wait for capacity, within their timeout of thirty seconds. If this
+            is 1, the whole group handles one event at a time, in strict order even after failures.
+        ack_wait: Seconds until a crashed member's events are delivered to another member. Long-running handlers do not
+            trigger a new delivery.
+        max_deliver: How many times an event's handlers may fail, counted over all processes in the group. Deliveries in
+            which no handler fails are not counted, such as those to a process that stops or is killed.
+        backoff: The delays after failures. Settings that are only for restarts are ignored.
+        sync: Wait for the server to confirm each acknowledgement. This is slower, but leads to fewer duplicates if the
             server is killed.
 
     Raises:
-        ValueError: for names that a server does not accept, and limits that would deliver nothing.
-        InvalidPattern: for an invalid pattern.
+        ValueError: if the server would not accept a name, or if a limit would prevent all deliveries.
+        InvalidPattern: if a pattern is invalid.
     """
 
     def __init__(  # noqa: PLR0913  # the names are promised
@@ -150,7 +150,7 @@ class NatsBridge:
         self._dedupe = DedupeCache()
         self._session: Session | None = None
         self._router: Router | None = None
-        # Whether the router has removed the bridge. After that, events that match `publish` stay in this process.
+        # Whether the router has removed the bridge. If so, events that match `publish` stay in this process.
         self._left = False
         self._news: deque[Change] = deque(maxlen=_NEWS)
         self._stirred = asyncio.Event()
@@ -178,7 +178,7 @@ class NatsBridge:
         """Relay the events that match ``publish``. The router calls this.
 
         Raises:
-            ValueError: if the bridge belongs to another router.
+            ValueError: if the bridge already belongs to a different router.
         """
         if self._router is router:
             return
@@ -187,8 +187,8 @@ class NatsBridge:
         self._router = router
         patterns = self._settings.publish
         for at, pattern in enumerate(patterns):
-            # The publisher limits the events in flight. A limit on the lane would delay the start of each event's
-            # timeout.
+            # The publisher already limits the number of events in flight. If we limited the lane instead, each event's
+            # timeout would start too late.
             add_relay(router, pattern, partial(self._send, earlier=patterns[:at]), concurrency=_WAITING)
 
     async def __aenter__(self) -> Self:
@@ -210,14 +210,14 @@ class NatsBridge:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the connection after a failure. Without a failure, it stays open until every delivery has ended."""
+        """Close the connection if there was a failure. Otherwise, it stays open until all deliveries have finished."""
         if isinstance(error, Exception):
             await self._close()
         else:
             self._left = kind is not None
 
     async def run(self, emit: Emit) -> None:
-        """Emit events from the bus until `close`. The router calls this.
+        """Emit events from the bus until `close` is called. The router calls this.
 
         Raises:
             BridgeError: if the connection is closed permanently. The router then restarts the bridge.
@@ -231,12 +231,15 @@ class NatsBridge:
             await asyncio.wait([telling])
 
     def close(self) -> None:
-        """Stop receiving events from the bus. Received events are still handled, and publishing continues."""
+        """Stop receiving events from the bus.
+
+        Events that have already arrived are still handled, and publishing continues.
+        """
         if self._session is not None:
             self._session.stop()
 
     async def settle(self) -> None:
-        """Send the last acknowledgements and disconnect. The router calls this when every delivery has ended."""
+        """Send the last acknowledgements and disconnect. The router calls this once all deliveries have finished."""
         session, self._session = self._session, None
         if session is not None:
             await session.settle()
@@ -251,10 +254,10 @@ class NatsBridge:
     # -- out ---------------------------------------------------------------------------------------------------------
 
     async def _send(self, event: Topical, earlier: tuple[Pattern, ...]) -> bool:
-        """Publish ``event``, and return whether the local route should also receive it."""
+        """Publish ``event``, and return whether local routes should receive it as well."""
         topic = event.topic
         if self._left or _stays(event) or (earlier and any(each.matches(topic) for each in earlier)):
-            raise NotHandled(f"no route here matches {topic!r}, and it is not published to the bus")
+            raise NotHandled(f"no local route matches {topic!r}, and it is not published to the bus")
         subject = as_subject(topic, self._settings.prefix)
         headers, body = to_binary(event, self._source)
         span = current_span.get()
@@ -284,23 +287,23 @@ class NatsBridge:
 
 
 def _stays(event: Topical) -> bool:
-    """Return whether ``event`` came from a bus, describes a bridge, or concerns this process alone."""
+    """Return whether ``event`` came from a bus, describes a bridge, or only concerns this process."""
     return isinstance(event, (BusEvent, LeaderEvent)) or (
         isinstance(event, HealthEvent) and event.name.startswith("bridge/")
     )
 
 
-#: Seconds for sending the last acknowledgements.
+#: How many seconds to allow for sending the last acknowledgements.
 _FINAL_ANSWERS = 4.0
 
-#: Seconds between two reads of the consumer's settings, which other members and operators may change.
+#: Seconds between reads of the consumer's settings, which other members and operators may change.
 _LOOK = 5.0
 
 _RETRY = Backoff(initial=0.1, maximum=2.0)
 
 
 class Session:
-    """The work of a bridge during one connection."""
+    """A bridge's work during one connection."""
 
     def __init__(
         self, connection: Connection, settings: Settings, publisher: Publisher, counts: Counts, dedupe: DedupeCache
@@ -320,10 +323,10 @@ class Session:
         )
         self._pull = Pull(connection, settings.stream, settings.group, self._room)
         self._background: list[asyncio.Task[None]] = []
-        # The server's timestamp at which an operator's pause ends.
+        # When the operator's pause ends, as the server's timestamp. Empty if the group is not paused.
         self._paused = ""
         self._ending = asyncio.Event()
-        # Sequence numbers of the last read of the consumer that began, and of the last one that finished.
+        # How many reads of the consumer have begun, and which was the last one to finish.
         self._begun = self._seen = 0
         self._looking = asyncio.Lock()
 
@@ -347,7 +350,7 @@ class Session:
                 self._background.append(task)
 
     async def run(self, emit: Emit) -> None:
-        """Pass messages to the router until `stop`.
+        """Pass messages to the router until `stop` is called.
 
         Raises:
             BridgeError: if the client is closed permanently.
@@ -360,16 +363,14 @@ class Session:
         try:
             await asyncio.wait([work, closed], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            # The handlers are cancelled next. Messages whose handlers are cancelled are delivered to other members.
+            # The handlers are about to be cancelled. Their messages are then delivered to other members.
             self._messages.end()
             raise
         finally:
             is_over = work.done()
             await _end(work, closed)
         if not is_over:
-            raise BridgeError(
-                f"the connection to {self.connection.server!r} is closed permanently; a new one is needed"
-            )
+            raise BridgeError(f"the connection to {self.connection.server!r} is permanently closed; create a new one")
         work.result()
 
     def renew(self) -> None:
@@ -383,21 +384,21 @@ class Session:
         self._pull.stop()
 
     async def settle(self) -> None:
-        """After every delivery has ended, send the last acknowledgements and close, within a few seconds."""
+        """Send the last acknowledgements once all deliveries have finished, and close, all within a few seconds."""
         try:
             async with asyncio.timeout(_FINAL_ANSWERS):
-                # Without this step, other members would get messages in transit only after `ack_wait`.
+                # Otherwise, other members would receive messages in transit only after `ack_wait`.
                 await self._pull.close()
                 await self._nak_waiting()
                 await self._messages.settle()
                 await self.connection.drain()
         except TimeoutError:
-            _log.warning("the bridge %r had no time to answer all its messages", self._settings.group)
+            _log.warning("the bridge %r did not have time to acknowledge all of its messages", self._settings.group)
         finally:
             await self.abandon()
 
     async def abandon(self) -> None:
-        """Close immediately; unacknowledged messages are delivered again."""
+        """Close immediately. Unacknowledged messages are delivered again."""
         tasks = [*self._messages.abandon(), *self._background]
         for task in self._background:
             task.cancel()
@@ -416,7 +417,9 @@ class Session:
                     await self._messages.take(message, emit)
             except _server_errors() as error:
                 _log.info(
-                    "the group %r receives nothing (%s); its consumer is set up again", self._settings.group, error
+                    "the group %r is not receiving any events (%s); setting up its consumer again",
+                    self._settings.group,
+                    error,
                 )
                 await wait_within(_RETRY.delay(tries), self._ending)
                 tries += 1
@@ -430,7 +433,7 @@ class Session:
             await self._messages.keep_alive(self._pull.waiting)
 
     async def _watch(self) -> None:
-        """Watch the group's consumer for changes: patterns from other members, and pauses by an operator."""
+        """Watch the group's consumer for new patterns from other members, and for pauses by an operator."""
         settings = self._settings
         while True:
             await asyncio.sleep(_LOOK)
@@ -441,10 +444,10 @@ class Session:
             except BridgeError as error:
                 _log.warning("%s", error)
             except _server_errors() as error:
-                _log.debug("the consumer of the group %r cannot be read: %r", settings.group, error)
+                _log.debug("cannot read the consumer of the group %r: %r", settings.group, error)
 
     async def _look(self) -> None:
-        """Return after a read of the consumer that began after this call. Concurrent calls share one read."""
+        """Read the consumer. Concurrent calls share a read, but only one that begins after the call."""
         begun = self._begun
         async with self._looking:
             if self._seen > begun:
@@ -475,11 +478,11 @@ class Session:
         settings = self._settings
         with suppress(*_server_errors()):
             if await ensure_stream(self.connection, settings.stream, settings.prefix):
-                _log.warning("the stream %r was missing, and its events are lost; it is created again", settings.stream)
+                _log.warning("the stream %r was missing, so its events are lost; creating it again", settings.stream)
             await ensure_consumer(self.connection, settings.stream, self._subscriptions)
 
     async def _unless_ending(self, work: Coroutine[object, object, None]) -> None:
-        """Run ``work``, but cancel it at `stop`."""
+        """Run ``work``, but cancel it when `stop` is called."""
         loop = asyncio.get_running_loop()
         task, ending = loop.create_task(work), loop.create_task(self._ending.wait())
         try:
@@ -508,7 +511,7 @@ async def _end(*tasks: asyncio.Task[Any]) -> None:
 
 
 def _server_errors() -> tuple[type[Exception], ...]:
-    """Return the exception types for server errors: refused requests, and failures to reach the server."""
+    """Return the exception types for server errors: rejected requests, and failures to reach the server."""
     from nats.errors import Error as NatsError
 
     return (PullFailed, NatsError, TimeoutError, OSError)

@@ -1,7 +1,7 @@
 """A subclass of nats-py's client that does not hang on a frozen server or on malformed messages.
 
-The module is imported when a connection is created. Each workaround is for nats-py 2.16 and has a test in
-``test_foreign_messages`` or ``test_outages``. Remove a workaround that a newer version no longer needs.
+This module is imported when a connection is created. Each workaround is for nats-py 2.16, and has a test in
+``test_foreign_messages`` or ``test_outages``. Remove workarounds that newer versions no longer need.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ __all__ = ["Client"]
 
 
 class Client(NatsClient):
-    """A client that detects a broken connection and supports cancellation."""
+    """A client that detects broken connections and supports cancellation."""
 
     _leaving: asyncio.Task[None]
 
     def abort(self) -> None:
-        """Drop the connection and its unsent data, which a frozen server would never receive."""
+        """Drop the connection along with its unsent data, which a frozen server would never receive."""
         writer: asyncio.StreamWriter | None = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
@@ -29,20 +29,20 @@ class Client(NatsClient):
     def leave(self) -> None:
         """Connect to a different server from the pool."""
         if self.is_connected:
-            # Move the current server to the end of the pool, because the client tries the servers in order.
+            # The client tries the servers in order, so move the current one to the end of the pool.
             self._server_pool.sort(key=lambda server: server is self._current_server)
             self.abort()
             self._leaving = asyncio.get_running_loop().create_task(self.force_reconnect())
 
     async def _process_op_err(self, e: Exception) -> None:
-        # Without the abort, the client would wait until all data is sent before it tries the next server.
+        # Otherwise, the client would wait until all data is sent before trying the next server.
         if not (self.is_closed or self.is_reconnecting):
             self.abort()
         await super()._process_op_err(e)
 
     async def _read_loop(self) -> None:
         await super()._read_loop()
-        # An exception silently ends the read loop, and the connection would still appear healthy.
+        # An exception has silently ended the read loop. Without this, the connection would still appear healthy.
         if self.is_connected:
             await self._process_op_err(StaleConnectionError())
 
@@ -55,7 +55,7 @@ class Client(NatsClient):
         return answer
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
-        # The client mistakes a cancellation of its caller for a cancellation of its flusher task.
+        # If its caller is cancelled, the client thinks that its flusher task was cancelled.
         asked = _cancellations()
         result = await super()._flush_pending(force_flush)
         if _cancellations() > asked:
@@ -68,7 +68,7 @@ class Client(NatsClient):
         try:
             return super()._build_message(sid, subject, reply, data, headers)
         except UnicodeDecodeError:
-            # A server accepts any bytes as a subject, but the read loop would fail on invalid UTF-8.
+            # Servers accept any bytes as a subject, but the read loop fails on invalid UTF-8.
             readable = subject.decode(errors="replace").encode()
             return super()._build_message(sid, readable, reply, data, headers)
 

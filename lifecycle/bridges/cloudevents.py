@@ -1,4 +1,4 @@
-"""Events as CloudEvents 1.0: in binary mode on the bus, as structured JSON in files, logs and webhooks.
+"""Events as CloudEvents 1.0: in binary mode on the bus, and as structured JSON in files, logs and webhooks.
 
 In binary mode, the attributes are headers that begin with ``ce-``, and the body is the data. The attribute
 ``datacontenttype`` is the content type of the data, as in the NATS protocol binding. ``subject`` is the topic, and
@@ -37,23 +37,23 @@ __all__ = ["as_json", "from_binary", "from_json", "payload_of", "to_binary", "to
 
 JSON, BYTES, STRUCTURED = "application/json", "application/octet-stream", "application/cloudevents"
 
-#: Maximum number of characters in an id.
+#: The maximum number of characters in an id.
 _LONGEST_ID = 1024
 
-#: Characters that are valid in a header value; all others are percent-encoded.
+#: The characters that are valid in a header value. All others are percent-encoded.
 _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 
 _IS_SAFE = re.compile(r"[!#$&-~]*").fullmatch
 
-#: Attributes that have their own field in `BusEvent`.
+#: The attributes that have their own field in `BusEvent`.
 _KNOWN = {"specversion", "id", "source", "type", "subject", "time", "datacontenttype"}
 
 
 def _attributes_of(event: Topical, source: str) -> dict[str, str]:
-    """Return the attributes that every event has; an event without an ``id`` gets a new one.
+    """Return the attributes that all events have. If ``event`` has no ``id``, it gets a new one.
 
     Raises:
-        Unpublishable: for an id of more than 1,024 characters.
+        Unpublishable: if the id is longer than 1,024 characters.
     """
     return {
         "specversion": "1.0",
@@ -92,10 +92,10 @@ def _fixed_headers(topic: str, type: str, source: str) -> dict[str, str]:  # noq
 
 
 def to_binary(event: Topical, source: str) -> tuple[dict[str, str], bytes]:
-    """Return the headers and the body of ``event`` for the bus.
+    """Return the headers and body with which to send ``event`` to the bus.
 
     Raises:
-        Unpublishable: for data that cannot be encoded as JSON.
+        Unpublishable: if the data cannot be encoded as JSON.
     """
     headers = _fixed_headers(event.topic, type(event).__name__, source).copy()
     headers["ce-id"], headers["ce-time"] = _header(_id_of(event)), _time_of(event)
@@ -110,10 +110,10 @@ def to_binary(event: Topical, source: str) -> tuple[dict[str, str], bytes]:
 
 
 def from_binary(topic: str, headers: Mapping[str, str], body: bytes, *, id: str = "", attempt: int = 1) -> BusEvent:  # noqa: A002  # the attribute's name
-    """Return the event from a bus message in binary or structured mode; ``id`` is the default id.
+    """Return the event in a bus message, which may be in binary or structured mode. ``id`` is the default id.
 
     Raises:
-        ValueError: for a body that does not match its content type.
+        ValueError: if the body does not match its content type.
     """
     attributes: dict[str, str] = {}
     names: dict[str, str] = {}
@@ -122,7 +122,7 @@ def from_binary(topic: str, headers: Mapping[str, str], body: bytes, *, id: str 
         if name.startswith("ce-"):
             attributes[name[3:]] = unquote(value)
         elif not name.startswith("nats-"):
-            # The reason for a dead letter is free text, encoded like an attribute.
+            # The reason for a dead letter is free text, which is encoded like an attribute.
             names[name] = unquote(value) if name.startswith("dead-") else value
     kind = names.get("content-type", "")
     if kind.startswith(STRUCTURED):
@@ -133,10 +133,10 @@ def from_binary(topic: str, headers: Mapping[str, str], body: bytes, *, id: str 
 
 
 def to_json(event: Topical, *, source: str = "lifecycle") -> str:
-    """Return ``event`` as one line of structured JSON; bytes become ``data_base64``.
+    """Return ``event`` as one line of structured JSON. Bytes are encoded as ``data_base64``.
 
     Raises:
-        Unpublishable: for data that cannot be encoded as JSON.
+        Unpublishable: if the data cannot be encoded as JSON.
     """
     record: dict[str, Any] = {**_attributes_of(event, source)}
     data = payload_of(event)
@@ -148,7 +148,9 @@ def to_json(event: Topical, *, source: str = "lifecycle") -> str:
 
 
 def from_json(text: str | bytes) -> BusEvent:
-    """Return the event from JSON that `to_json` or another program wrote; without a ``subject``, the type is the topic.
+    """Return the event in JSON text from `to_json` or a different program.
+
+    The topic is the ``subject`` or else the type.
 
     Raises:
         ValueError: if ``text`` is not a CloudEvent 1.0.
@@ -160,7 +162,7 @@ def _from_structured(text: str | bytes, topic: str, attempt: int, headers: dict[
     read = _loads(text)
     record = cast("dict[str, Any]", read) if isinstance(read, dict) else {}
     if record.get("specversion") != "1.0":
-        raise ValueError(f"{text[:80]!r} is not a CloudEvent; give a JSON object with specversion 1.0")
+        raise ValueError(f"{text[:80]!r} is not a CloudEvent; expected a JSON object with specversion 1.0")
     data: Any = record.pop("data", None)
     if "data_base64" in record:
         data = base64.b64decode(str(record.pop("data_base64")), validate=True)
@@ -187,7 +189,7 @@ def _event(topic: str, attributes: dict[str, str], data: Any, attempt: int, head
 
 
 def _data(body: bytes, kind: str) -> Any:
-    """Decode the body according to its content type: as JSON, as text, or as unchanged bytes."""
+    """Decode the body according to its content type: as JSON, as text, or unchanged as bytes."""
     if kind == JSON:
         return _loads(body)
     kind = kind.partition(";")[0].strip().lower()
@@ -202,7 +204,7 @@ def _loads(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except RecursionError:
-        raise ValueError(f"the JSON {text[:20]!r}… is nested too deep") from None
+        raise ValueError(f"the JSON {text[:20]!r}… is nested too deeply") from None
 
 
 def _time(text: str) -> datetime | None:
@@ -218,15 +220,17 @@ def _header(value: str) -> str:
     try:
         return quote(value, safe=_SAFE)
     except UnicodeEncodeError:
-        raise Unpublishable(f"{value[:80]!r} holds half a surrogate pair, which cannot be encoded as UTF-8") from None
+        raise Unpublishable(
+            f"{value[:80]!r} contains half a surrogate pair, which cannot be encoded as UTF-8"
+        ) from None
 
 
-#: Fields that are sent as attributes, not as data.
+#: The fields that are sent as attributes rather than as data.
 _ENVELOPE = {"topic", "data", "id", "source", "type", "time", "attempt", "headers"}
 
 
 def payload_of(event: Topical) -> Any:
-    """Return the ``data`` of ``event``, or all its fields if fields other than ``data`` must be sent."""
+    """Return the ``data`` of ``event``, or all of its fields if any others have to be sent as well."""
     if type(event) is Event:
         return event.data
     fields = _fields(event)
@@ -238,10 +242,10 @@ def payload_of(event: Topical) -> Any:
 def as_json(event: Topical, value: Any) -> str:
     """Return ``value`` as compact JSON.
 
-    Records become objects. Paths, dates, enums and UUIDs are written in their standard text form. Bytes become base64.
+    Records become objects. Paths, dates, enums and UUIDs are written in their standard text form, and bytes as base64.
 
     Raises:
-        Unpublishable: for a value that JSON cannot represent; the error names the event.
+        Unpublishable: if JSON cannot represent the value. The error names the event.
     """
     try:
         return _encode(value)
@@ -263,7 +267,7 @@ def _fields(record: Any) -> Mapping[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value that the JSON encoder does not support."""
+    """Convert a value that the JSON encoder does not support by itself."""
     for kinds, convert in _CONVERTERS:
         if isinstance(value, kinds):
             return convert(value)

@@ -1,7 +1,7 @@
-"""A connection to NATS: connecting, detecting outages, and closing permanently.
+"""Connections to NATS: connecting, detecting outages, and closing permanently.
 
-The client reconnects when its server is available again, unless the client is closed. After that, its user must
-create a new connection. Bridges and leaders share this module, and no other module connects.
+The client reconnects when its server is available again. Once it is closed, its user must create a new connection.
+Bridges and leaders share this module, and no other modules connect.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ __all__ = ["OLDEST", "Change", "Connection", "NatsServer"]
 
 _log = logging.getLogger("lifecycle.bridges")
 
-#: Minimum server version. Older servers silently ignore settings that they do not support.
+#: The oldest supported server version. Older servers silently ignore settings that they do not support.
 OLDEST = (2, 11)
 
-#: Seconds for the first connection, across all servers.
+#: How many seconds the first connection may take, across all servers.
 _PATIENCE = 10.0
 
-#: Seconds until an unreachable server is tried again.
+#: Seconds before an unreachable server is tried again.
 _RECONNECT = 0.25
 
-#: Seconds for sending pending data, and for ending the client's tasks.
+#: How many seconds to allow for sending pending data, and for stopping the client's tasks.
 _LAST_BYTES = _LAST_TASKS = 1.0
 
 #: Seconds of silence after which the client pings its server. The client disconnects after three unanswered pings.
 _PING = 10
 
-#: Seconds to wait for an expected response before the client tries the next server, if the cluster has several. This
-#: time doubles, up to a minute, until a server responds.
+#: Seconds to wait for an expected response before the client tries the next server, if the cluster has several. The
+#: wait doubles, up to a minute, until a server responds.
 _UNANSWERED = Backoff(initial=5.0, maximum=60.0)
 
 
 class NatsServer:
-    """The addresses of NATS servers, and the credentials for them.
+    """The addresses of NATS servers, and their credentials.
 
-    ``urls`` is one or more servers in one cluster: ``nats://host:4222``, or ``tls://…`` for a server that must prove
-    its identity. A single string may contain several URLs, separated by commas. ``credentials`` is the path of a file
-    that ``nsc`` wrote. ``tls`` is an SSL context for a custom authority or a client certificate. A name and a password,
-    or a token, may be part of the URL, which is never logged.
+    ``urls`` lists one or more servers in a cluster: ``nats://host:4222``, or ``tls://…`` for a server that must prove
+    its identity. A string may contain several URLs, separated by commas. ``credentials`` is the path to a file created
+    by ``nsc``. ``tls`` is an SSL context for a custom authority or a client certificate. The URL may contain a name and
+    password, or a token; these are never logged.
 
     Raises:
-        ValueError: without a URL.
+        ValueError: if there is no URL.
     """
 
     def __init__(
@@ -78,23 +78,23 @@ class NatsServer:
 
     @classmethod
     def of(cls, server: str | NatsServer) -> NatsServer:
-        """Return ``server`` as a `NatsServer`; a string is taken as its URL."""
+        """Return ``server`` as a `NatsServer`. If it is a string, it is used as the URL."""
         return server if isinstance(server, NatsServer) else cls(server)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of the connection's state to up or down."""
+    """The connection has come up or gone down."""
 
     up: bool
     reason: str = ""
 
 
 class Connection:
-    """One client, from connecting to closing: an async context manager that can be entered once.
+    """One client, from connecting to closing. This is an async context manager that can be entered only once.
 
-    Entering raises `UnfitServer` for a server that is too old or has no JetStream. It raises `BridgeError` if no server
-    could be reached within ten seconds.
+    Entering it raises `UnfitServer` if the server is too old or has no JetStream, and `BridgeError` if no server can be
+    reached within ten seconds.
     """
 
     def __init__(self, server: NatsServer, name: str, told: Callable[[Change], None] = lambda _: None) -> None:
@@ -104,14 +104,14 @@ class Connection:
         self._told = told
         self._client: Client = _new_client()
         self._up = asyncio.Event()
-        #: Set when the client is closed, for any reason.
+        #: Set once the client is closed for any reason.
         self.closed: Final = asyncio.Event()
         self._trouble = ""
-        # True if this process is closing the client. The disconnect is then not reported.
+        # True if this process is closing the client, in which case we don't report the disconnect.
         self._ending = False
-        # The time since which JetStream has not responded.
+        # When JetStream stopped responding, or None if it responds.
         self._unanswered: float | None = None
-        # Number of servers abandoned since the last response.
+        # The number of servers that we have abandoned since the last response.
         self._left = 0
         self.js: JetStreamContext
 
@@ -126,14 +126,14 @@ class Connection:
         return self._up.is_set()
 
     def said(self, word: str) -> object:
-        """Return a field from the INFO message that the server sent when the client connected."""
+        """Return a field of the INFO message that the server sent when the client connected."""
         # nats-py has no public API for this message.
         info: dict[str, object] = getattr(self._client, "_server_info", {})
         return info.get(word)
 
     @property
     def trouble(self) -> str:
-        """The last connection error; empty while the connection works."""
+        """The last connection error. Empty while the connection works."""
         return self._trouble
 
     def answered(self) -> None:
@@ -142,9 +142,10 @@ class Connection:
         self._left = 0
 
     def missed(self, reason: str, *, seconds: float = 0.0) -> None:
-        """Record that JetStream did not respond for ``seconds``; if that continues, use a different server.
+        """Record that JetStream has not responded for ``seconds``.
 
-        A server that is frozen, or cut off from the rest of its cluster, keeps its connections open.
+        If this lasts too long, switch to a different server. We cannot rely on the connection closing: a server that is
+        frozen or cut off from its cluster keeps its connections open.
         """
         now = asyncio.get_running_loop().time()
         if self._unanswered is None:
@@ -154,7 +155,7 @@ class Connection:
             return
         self._unanswered = None
         self._left += 1
-        self._trouble = f"it did not answer ({reason}); another server is tried"
+        self._trouble = f"it did not respond ({reason}); trying another server"
         self._client.leave()
 
     async def __aenter__(self) -> Self:
@@ -162,7 +163,7 @@ class Connection:
             async with asyncio.timeout(_PATIENCE):
                 await self._client.connect(**self._options())
             self._check()
-            # From here on, the next server of the pool is a different one.
+            # From now on, the next server in the pool is always a different one.
             self._client.options["dont_randomize"] = True
             self.js = self._client.jetstream()  # pyright: ignore[reportUnknownMemberType]  # of nats-py
         except TimeoutError:
@@ -182,7 +183,7 @@ class Connection:
         await self.close()
 
     async def drain(self) -> None:
-        """Send all pending data, and close."""
+        """Send all pending data, then close."""
         self._ending = True
         with suppress(Exception):
             await self._client.drain()
@@ -217,7 +218,7 @@ class Connection:
             )
 
     async def close(self) -> None:
-        """Close immediately; further calls do nothing."""
+        """Close immediately. Further calls do nothing."""
         self._ending = True
         tasks = _tasks_of(self._client)
         with suppress(Exception):
@@ -226,7 +227,7 @@ class Connection:
         self._client.abort()
         self._up.clear()
         self.closed.set()
-        # On close, the client cancels its tasks but does not await them.
+        # When it is closed, the client cancels its tasks but does not await them.
         tasks |= _tasks_of(self._client)
         for task in tasks:
             task.cancel()
@@ -238,7 +239,7 @@ class Connection:
     async def _failed(self, error: Exception) -> None:
         self._trouble = reason_of(error)
         if not hasattr(self, "js") and "authorization" in self._trouble.lower():
-            # The client would retry indefinitely, even with a wrong password.
+            # Left to itself, the client would retry indefinitely, even with a wrong password.
             raise BridgeError(f"{self.server!r} refuses the connection: {self._trouble}")
         _log.debug("%s: %s", self._name, self._trouble)
 
@@ -266,7 +267,7 @@ class Connection:
 
 
 def _tasks_of(client: Client) -> set[asyncio.Task[Any]]:
-    """Return the client's running tasks, which the client does not await on close."""
+    """Return the client's running tasks, which it does not await when it is closed."""
     names = ("_reconnection_task", "_reading_task", "_ping_interval_task", "_flusher_task")
     tasks: list[Any] = [getattr(client, name, None) for name in names]
     subscriptions: dict[int, Any] = getattr(client, "_subs", {})

@@ -1,17 +1,18 @@
 """Messages from the bus: pulling them, passing them to the router, and acknowledging or rejecting them.
 
-A message is answered when its delivery has ended. The answer is an acknowledgement, a request for another delivery
-after a delay, or a termination after a dead letter is on the bus. Until then, the bridge reports progress to the
-server every third of ``ack_wait``.
+A message is answered once its delivery has finished. The answer acknowledges the message, asks for it to be delivered
+again after a delay, or terminates it because a dead letter is on the bus. Until then, the bridge reports progress to
+the server three times per ``ack_wait``.
 
-Only handler failures lead to a dead letter. The number of deliveries does not, because the server also counts
-deliveries of messages that were prefetched and returned. An event that was delivered far more often than it failed may
-kill its process. So may any other event that was in the process at that time. Such events are started one at a time,
-and each is counted as failed before it starts.
+Only handler failures turn an event into a dead letter. We can't go by the number of deliveries, because the server also
+counts messages that were prefetched and returned. If an event was delivered far more often than it failed, it may be
+killing its process, but so may any other event that was in the process at the time. We therefore start such events one
+at a time, and record a failure for each before it starts.
 
-`Pull` requests messages for the free capacity through one inbox, and renews requests before the last one is used up.
-A long silence, a missing consumer and a new leader all raise `PullFailed`. The caller then restores the consumer and
-opens the pull again. nats-py's ``fetch`` loses received messages when it is cancelled, and requests missing ones twice.
+`Pull` requests as many messages as there is capacity for through one inbox, and makes further requests before the last
+one is used up. It raises `PullFailed` if the server is silent for a long time, if the consumer is missing or if there
+is a new leader. The caller then restores the consumer and opens the pull again. We don't use nats-py's ``fetch``,
+because it loses received messages when it is cancelled, and requests missing ones twice.
 """
 
 from __future__ import annotations
@@ -53,29 +54,30 @@ __all__ = ["Counts", "MessageHandler", "Pull", "PullFailed"]
 
 _log = logging.getLogger("lifecycle.bridges")
 
-#: Number of deliveries without a failure after which an event is started alone.
+#: After this many deliveries without a failure, an event is started alone.
 _SUSPECT = 20
 
-#: Number of deliveries without a subscribed member after which an event becomes a dead letter.
+#: After this many deliveries while no member is subscribed, an event becomes a dead letter.
 _UNWANTED = 20
 
-#: Number of deliveries to members without a subscription after which each further one is recorded. Recorded deliveries
-#: do not make the event suspected of killing its process.
+#: After this many deliveries to members without a subscription, each further one is recorded. Recorded deliveries don't
+#: make us suspect that the event kills its process.
 _NOTED = 10
 
-#: Delays before an event without a subscription in this process is delivered again, if possible to a different member.
+#: How long to wait before an event that this process is not subscribed to is delivered again, if possible to another
+#: member.
 _ELSEWHERE = Backoff(initial=0.2, maximum=10.0)
 
-#: Number of tokens in a reply subject without domain and account.
+#: The number of tokens in a reply subject without domain and account.
 _WORDS = 9
 
-#: Seconds for the server to confirm an acknowledgement, if `sync` is set.
+#: How many seconds the server has to confirm an acknowledgement, if `sync` is set.
 _CONFIRMED = 5.0
 
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of message results, over all connections of one bridge."""
+    """How many messages had each result, over all of a bridge's connections."""
 
     handled: int = 0
     given_back: int = 0
@@ -93,7 +95,7 @@ class _Held:
         self.key = key
         self.topic = topic
         self.past = PastAttempts()
-        # Whether a failure was recorded before the event started.
+        # Whether the event is running alone, with a failure recorded before it started.
         self.is_alone = False
 
     @property
@@ -102,7 +104,7 @@ class _Held:
 
 
 class MessageHandler:
-    """Passes the messages of one connection to the router, and holds them until they are answered."""
+    """Passes one connection's messages to the router, and keeps them until they are answered."""
 
     def __init__(
         self,
@@ -123,19 +125,19 @@ class MessageHandler:
         self._dedupe = dedupe
         self._failures = failures
         self._subscriptions = subscriptions
-        # Callback that reads the other members' patterns.
+        # A callback that reads the other members' patterns.
         self._look = look
         self._pull_more = freed
         self._wants = lru_cache(4096)(settings.is_subscribed)
-        # Notified when an event has ended, and when the bridge ends.
+        # Notified when an event is finished, and when the bridge is ending.
         self._changed = Condition()
-        # Tasks that each wait for one delivery to end.
+        # Tasks that each wait for a delivery to finish.
         self._tasks: set[asyncio.Task[None]] = set()
-        #: True if the program is ending. Dropped deliveries then do not count as failures.
+        #: True if the program is shutting down, in which case dropped deliveries are not counted as failures.
         self.is_ending: bool = False
 
     def end(self) -> None:
-        """Treat deliveries that are dropped after this call as stopped by the end of the program, not as failed."""
+        """From now on, treat dropped deliveries as stopped by the program's shutdown rather than as failed."""
         self.is_ending = True
         self._changed.notify_all()
 
@@ -145,10 +147,10 @@ class MessageHandler:
         return len(self._held)
 
     async def take(self, message: Msg, emit: Emit) -> None:
-        """Emit the event in ``message``, and return when the router has accepted it."""
+        """Emit the event in ``message``, and return once the router has accepted it."""
         key, delivered = _known(message.reply)
         if key in self._held:
-            # While this process was suspended, the server assumed that the message was lost. Its first delivery is
+            # The server assumed that the message was lost while this process was suspended, but its first delivery is
             # still running.
             self._held[key].message = message
             return
@@ -176,7 +178,7 @@ class MessageHandler:
             await self._wait_while(lambda: key in self._held)
 
     def _read(self, held: _Held) -> BusEvent | None:
-        """Return the event in a message, or turn the message into a dead letter if it must not be tried again."""
+        """Return the event in a message, or write a dead letter if the message cannot be read."""
         if held.past.failures >= self._settings.max_deliver:
             self._spawn(self._write_dead_letter(held, held.past.reason))
             return None
@@ -188,18 +190,18 @@ class MessageHandler:
             return None
 
     async def _refuse(self, held: _Held, delivered: int) -> None:
-        """Answer a message that matches no subscription of this member but may match another member's."""
+        """Answer a message that does not match this member's subscriptions, but may match another member's."""
         topic, subject = held.topic, held.message.subject
         is_wide = self._subscriptions.is_ours(subject)
         elsewhere = self._subscriptions.is_elsewhere(topic)
         if not elsewhere and (is_wide or delivered > _UNWANTED):
-            # A member may have started since the last read.
+            # Another member may have started since the last read.
             elsewhere = await self._may_be_elsewhere(topic)
         if not elsewhere and is_wide:
-            # The consumer's filter can be wider than the patterns of its members.
+            # The consumer's filter can be wider than its members' patterns.
             await _said(held.message.ack())
         elif not elsewhere and delivered > _UNWANTED:
-            await self._write_dead_letter(held, "no member of the group subscribes to it any more")
+            await self._write_dead_letter(held, "no member of the group subscribes to it any longer")
             return
         else:
             if delivered % _NOTED == 0:
@@ -209,20 +211,23 @@ class MessageHandler:
         self._release(held)
 
     async def _may_be_elsewhere(self, topic: str) -> bool:
-        """Return whether another member subscribes to ``topic``; True if the server does not respond."""
+        """Return whether another member subscribes to ``topic``.
+
+        If the server does not respond, assume that one does.
+        """
         from nats.errors import Error as NatsError
 
         try:
             await self._look()
         except (NatsError, TimeoutError, OSError) as error:
-            _log.debug("the patterns of the group cannot be read: %r", error)
+            _log.debug("cannot read the group's patterns: %r", error)
             return True
         return self._subscriptions.is_elsewhere(topic)
 
     async def _be_alone(self, held: _Held, delivered: int) -> None:
-        """Wait until no other event is running, and record a failure in case this event kills the process."""
+        """Wait until no other events are running, then record a failure in case this event kills the process."""
         _log.warning(
-            "%s (event %d) was delivered %d times and failed %d times; it may kill its process, and is started alone",
+            "%s (event %d) was delivered %d times and failed %d times; it may kill its process, so it starts alone",
             held.topic,
             held.key[0],
             delivered,
@@ -230,14 +235,14 @@ class MessageHandler:
         )
         await self._wait_while(lambda: len(self._held) > 1)
         held.is_alone = True
-        reason = "its process stopped or died while it was handled alone"
+        reason = "its process stopped or died while handling only this event"
         await self._failures.note(held.key, held.past._replace(failures=held.attempt, reason=reason))
         if not self._failures.is_shared:
-            # The next process cannot read the record and relies on the number of deliveries.
+            # The next process cannot read our record, so it relies on the number of deliveries.
             held.past = PastAttempts(max(held.past.failures, delivered - _SUSPECT - 1), reason)
 
     async def _wait_while(self, condition: Callable[[], bool]) -> None:
-        """Wait while ``condition`` holds, for at most ``ack_wait`` seconds. A long handler must not block the rest."""
+        """Wait while ``condition`` is true, but at most ``ack_wait`` seconds, so as not to block on a slow handler."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.ack_wait):
                 while condition() and not self.is_ending:
@@ -249,26 +254,26 @@ class MessageHandler:
             await _said(message.in_progress())
 
     async def settle(self) -> None:
-        """Send the remaining answers after every delivery has ended, and return all other messages to the server."""
+        """Send the remaining answers once all deliveries have finished, and return all other messages to the server."""
         self.end()
         if self._tasks:
             await asyncio.wait(self._tasks)
         for held in self._held.values():
             if held.is_alone:
-                # The event was stopped before it could fail.
+                # The event was stopped before it could fail, so take the failure back.
                 await self._failures.note(held.key, held.past)
         await self.nak(held.message for held in self._held.values())
         self._held.clear()
 
     def abandon(self) -> list[asyncio.Task[None]]:
-        """Stop without waiting; unanswered messages are delivered again after ``ack_wait``."""
+        """Stop without waiting. Unanswered messages are delivered again after ``ack_wait``."""
         for task in self._tasks:
             task.cancel()
         return list(self._tasks)
 
     @staticmethod
     async def nak(messages: Iterable[Msg]) -> None:
-        """Return ``messages`` to the server for immediate delivery to other members."""
+        """Return ``messages`` to the server, to be delivered to other members immediately."""
         for message in list(messages):
             await _said(message.nak())
 
@@ -284,7 +289,7 @@ class MessageHandler:
             await delivery
         error = delivery.error
         if isinstance(error, Dropped) and self.is_ending:
-            # No route in this process handles the event, but a route in another member does.
+            # No route in this process handles the event, but one in another member does.
             return
         if error is None or isinstance(error, Dropped):
             await self._accept(held)
@@ -300,13 +305,14 @@ class MessageHandler:
         self._forget(held)
 
     async def _return(self, held: _Held, reason: str) -> None:
-        """Count a failure, and request another delivery with a growing delay."""
+        """Count a failure, and ask for the event to be delivered again after an increasing delay."""
         self._counts.given_back += 1
         if not held.is_alone:
-            # A killed server loses its delivery counts, and this event's failures were not read when it arrived.
+            # A server that was killed has lost its delivery counts, so we did not read this event's failures when it
+            # arrived.
             held.past = await self._failures.past(held.key)
         delay = self._settings.backoff.delay(held.past.failures)
-        _log.info("%s (event %d) is delivered again in %.1f s: %s", held.topic, held.key[0], delay, reason)
+        _log.info("%s (event %d) will be delivered again in %.1f s: %s", held.topic, held.key[0], delay, reason)
         note = held.past._replace(failures=held.attempt, reason=reason[:LONGEST_REASON])
         await self._failures.note(held.key, note)
         await _said(held.message.nak(delay=delay))
@@ -331,7 +337,7 @@ class MessageHandler:
         self._forget(held)
 
     async def _write(self, kinds: Iterable[DeadLetter]) -> None:
-        """Publish the first of ``kinds`` that the bus accepts; if there is none, only log the event."""
+        """Publish the first of ``kinds`` that the bus accepts. If it accepts none, only log the event."""
         for letter in kinds:
             try:
                 await self._publisher.publish(*letter)
@@ -351,9 +357,9 @@ class MessageHandler:
 
 
 def _known(reply: str) -> tuple[Key, int]:
-    """Return the sequence number, the time and the delivery count of a message from its reply subject.
+    """Parse a message's reply subject, and return its sequence number, its time and its delivery count.
 
-    nats-py's parser reads more fields, which takes as long as a short handler.
+    nats-py's own parser reads more fields, and takes as long as a short handler.
     """
     # $JS.ACK, domain and account (from 2.12 on), stream, consumer, delivered, stream sequence, consumer sequence, time
     # …
@@ -363,7 +369,7 @@ def _known(reply: str) -> tuple[Key, int]:
 
 
 async def _said(answer: Awaitable[object]) -> None:
-    """Send an answer. If the answer is lost, the server delivers the event again."""
+    """Send an answer. If it is lost, the server delivers the event again."""
     from nats.errors import Error as NatsError
 
     try:
@@ -375,22 +381,22 @@ async def _said(answer: Awaitable[object]) -> None:
 #: Seconds until a request expires on the server.
 _EXPIRES = 30.0
 
-#: Seconds between heartbeats from a server that has no messages, and seconds of silence after which the pull fails.
+#: Seconds between heartbeats when the server has no messages, and seconds of silence after which the pull fails.
 _HEARTBEAT, _SILENCE = 2.0, 7.0
 
 #: Seconds to wait for messages that the server has already sent.
 _DRAINING = 1.0
 
-#: Status codes that end a request normally: no messages, expired, all delivered.
+#: The status codes with which a request ends normally: there were no messages, or it expired, or all were delivered.
 _USUAL = {"404", "408"}
 
 
 class PullFailed(Exception):
-    """The server will send no more messages; the text is its last status."""
+    """The server will not send any more messages. The text is its last status."""
 
 
 class Pull:
-    """Requests messages for the free capacity, and holds them until they are taken."""
+    """Requests as many messages as there is capacity for, and keeps them until they are taken."""
 
     def __init__(self, connection: Connection, stream: str, group: str, room: Callable[[], int]) -> None:
         self._connection = connection
@@ -398,7 +404,7 @@ class Pull:
         self._room = room
         #: Messages that have been received but not taken yet.
         self.waiting: deque[Msg] = deque()
-        # Number of messages that have been requested but not received yet.
+        # The number of messages that have been requested but not received yet.
         self._wanted = 0
         self._stirred = asyncio.Event()
         self._last_seen = 0.0
@@ -417,10 +423,10 @@ class Pull:
         self._last_seen = asyncio.get_running_loop().time()
 
     async def next(self) -> Msg | None:
-        """Return the next message, or None after `stop`.
+        """Return the next message, or None once `stop` has been called.
 
         Raises:
-            PullFailed: if no message will arrive until the pull is opened again.
+            PullFailed: if no more messages will arrive until the pull is opened again.
         """
         while not self._ending:
             if self.waiting:
@@ -433,13 +439,13 @@ class Pull:
         return None
 
     def stir(self) -> None:
-        """Request more messages after capacity has been freed."""
+        """Request more messages because there is free capacity."""
         self._stirred.set()
 
     def renew(self) -> None:
-        """Request messages again over a new connection, because the server has forgotten earlier requests."""
+        """Request messages again over a new connection, since the server has forgotten the earlier requests."""
         if self._subscription is not None:
-            self._trouble = "the connection was lost, and is back"
+            self._trouble = "the connection was lost and restored"
             self._stirred.set()
 
     def stop(self) -> None:
@@ -448,7 +454,7 @@ class Pull:
         self._stirred.set()
 
     async def close(self) -> None:
-        """Cancel pending requests; messages that have already arrived stay in ``waiting``."""
+        """Cancel pending requests. Messages that have already arrived stay in ``waiting``."""
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             with suppress(Exception):
@@ -456,7 +462,7 @@ class Pull:
                     await subscription.drain()  # type: ignore[no-untyped-call]  # of nats-py
 
     async def _ask(self) -> None:
-        """Request messages for the free capacity, unless at least half of it has been requested already."""
+        """Request as many messages as there is capacity for, unless most of them have already been requested."""
         room = self._room() - len(self.waiting) - self._wanted
         if room <= 0 or room < self._wanted or not self._connection.is_up:
             return
@@ -467,15 +473,18 @@ class Pull:
         await self._connection.client.publish(self._subject, json.dumps(request).encode(), self._inbox)
 
     async def _listen(self) -> None:
-        """Wait until a message arrives or capacity is freed. A long silence raises `PullFailed`."""
+        """Wait until a message arrives or capacity is freed.
+
+        If the server has been silent for long, make `next` fail.
+        """
         clock = asyncio.get_running_loop().time
         until = clock() + _HEARTBEAT
         if await wait_within(_HEARTBEAT, self._stirred):
             return
-        # A process that was suspended has missed the server's heartbeats.
+        # If this process was suspended, it has missed the server's heartbeats.
         slept = clock() > until + 1.0
         if self._wanted and not slept and clock() - self._last_seen > _SILENCE:
-            self._trouble = f"no word from the server for {_SILENCE:g} s"
+            self._trouble = f"nothing received from the server for {_SILENCE:g} s"
             self._connection.missed(self._trouble, seconds=_SILENCE)
 
     async def _hear(self, message: Msg) -> None:
@@ -488,7 +497,7 @@ class Pull:
         self._stirred.set()
 
     def _note(self, said: dict[str, str]) -> None:
-        """Process a status message: a request has ended, or is still active."""
+        """Process a status message. It shows whether a request has ended or is still active."""
         status, text = said.get("Status", ""), said.get("Description", "")
         if status in ("100", ""):
             return

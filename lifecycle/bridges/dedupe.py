@@ -1,4 +1,4 @@
-"""The outcomes of earlier deliveries: events that this process has handled, and failures counted for the group.
+"""The outcomes of earlier deliveries: events that this process has handled, and the group's failure counts.
 
 The server's delivery count includes events that were only prefetched and returned, so the bridge counts failures
 itself. The counts are kept in a bucket on the server, because the next delivery may go to a different process.
@@ -26,41 +26,42 @@ _log = logging.getLogger("lifecycle.bridges")
 
 _Value = TypeVar("_Value")
 
-#: Identifies a message by its number in the stream and the time when it was stored. The number alone is ambiguous,
-#: because a stream that is created again counts from 1.
+#: Identifies a message by its number in the stream and the time when it was stored. The number alone would be
+#: ambiguous, because a stream that is recreated counts from 1 again.
 Key: TypeAlias = tuple[int, str]
 
-#: Maximum number of handled events, and of failed events, that this process remembers.
+#: The maximum number of handled events, and of failed events, that this process remembers.
 _MOST = 10_000
 
 #: The bucket that stores the failures.
 BUCKET = "FAILURES"
 _STREAM = f"KV_{BUCKET}"
 
-#: Maximum age of a record in seconds, and maximum number of events in the bucket. The oldest are removed first.
+#: The maximum age of a record in seconds, and the maximum number of events in the bucket. The oldest are removed first.
 _KEPT, _MOST_KEPT = 7 * 24 * 3600.0, 1_000_000
 
-#: Seconds for the server to respond, and for the bucket to be created.
+#: How many seconds to wait for a response, and for the bucket to be created.
 _ANSWER, _MAKING = 2.0, 5.0
 
-#: Seconds without further requests after one that timed out. Each request would delay the following events.
+#: After a request has timed out, how many seconds to wait before sending another one. Each request that times out
+#: delays the events that follow.
 _QUIET = 30.0
 
 
 class PastAttempts(NamedTuple):
-    """The number of times that an event failed, and the reason for the last failure."""
+    """How many times an event has failed, and the reason for the last failure."""
 
     failures: int = 0
     reason: str = ""
-    #: Number of deliveries that a member without a subscription returned; they do not indicate a crash.
+    #: The number of deliveries that members without a subscription returned. These are not a sign of a crash.
     refused: int = 0
 
 
 class DedupeCache:
-    """The last events that this process handled, and the failures of other events; kept across connections."""
+    """The last events that this process handled, and the failures of other events. It outlives connections."""
 
     def __init__(self) -> None:
-        # Both dictionaries are in the order of recording, so that the oldest entry is removed first.
+        # Both dictionaries are ordered by when entries were recorded, so that the oldest are removed first.
         self._handled: dict[Key, None] = {}
         self._failures: dict[Key, PastAttempts] = {}
 
@@ -69,24 +70,24 @@ class DedupeCache:
         return self._failures.get(key, PastAttempts())
 
     def failed(self, key: Key, past: PastAttempts) -> None:
-        """Record the failures of an event in this process."""
+        """Record an event's failures in this process."""
         _note(self._failures, key, past)
 
     def handled(self, key: Key) -> None:
-        """Record that an event has ended."""
+        """Record that an event has been handled."""
         self._failures.pop(key, None)
         _note(self._handled, key, None)
 
     def was_handled(self, key: Key) -> bool:
-        """Return whether the event was already handled and only its acknowledgement was lost."""
+        """Return whether the event was already handled, and only its acknowledgement was lost."""
         return key in self._handled
 
 
 class Failures:
-    """The failures of a group's events, in the bucket ``FAILURES`` and in ``dedupe``.
+    """The failures of a group's events, which are kept in the bucket ``FAILURES`` and in ``dedupe``.
 
-    The bucket is created with the first failure. If the account does not allow a bucket, each process counts alone. A
-    process also counts alone for half a minute after a request to which the server did not respond.
+    The bucket is created when the first failure occurs. If the account does not allow this, each process only counts
+    its own failures. A process also does so for half a minute after the server fails to respond to a request.
     """
 
     def __init__(self, connection: Connection, settings: Settings, dedupe: DedupeCache) -> None:
@@ -95,13 +96,13 @@ class Failures:
         self._dedupe = dedupe
         #: Whether other processes can read the records.
         self.is_shared: bool = True
-        # The time until which this process sends no requests to the server.
+        # Until when this process sends no requests to the server.
         self._quiet_until = 0.0
-        # Whether a warning about missing responses was logged.
+        # Whether we have logged a warning about missing responses.
         self._is_told = False
 
     async def past(self, key: Key) -> PastAttempts:
-        """Return the failures of an event, or only those known to this process if the server does not respond."""
+        """Return an event's failures, or only those known to this process if the server does not respond."""
         known = self._dedupe.past(key)
         if not self._is_asked():
             return known
@@ -119,7 +120,7 @@ class Failures:
         return max(known, _read(message.data))
 
     async def note(self, key: Key, past: PastAttempts) -> None:
-        """Store the failures of an event. If the server does not respond, this process stores them later."""
+        """Store an event's failures. If the server does not respond, store them later."""
         self._dedupe.failed(key, past)
         if not self._is_asked():
             return
@@ -145,10 +146,13 @@ class Failures:
 
     def _count_alone(self, reason: object) -> None:
         self.is_shared = False
-        _log.warning("%s; only failures in this process are counted", reason)
+        _log.warning("%s; counting only the failures in this process", reason)
 
     def _note_trouble(self, error: Exception) -> None:
-        """Count alone for a while, or permanently if the server denies access. A denied request gets no response."""
+        """Only count our own failures for a while, or permanently if the server denies access.
+
+        Denied requests get no response.
+        """
         trouble = self._connection.trouble
         if isinstance(error, TimeoutError) and "permissions violation" in trouble.lower() and BUCKET in trouble.upper():
             if self.is_shared:
@@ -160,7 +164,7 @@ class Failures:
         self._is_told = True
         _log.log(
             level,
-            "the bucket %r cannot be used (%s); until it can, only failures in this process are counted",
+            "cannot use the bucket %r (%s); counting only the failures in this process until it can be used",
             BUCKET,
             reason_of(error),
         )
@@ -196,7 +200,7 @@ class Failures:
 
 
 def _read(data: bytes | None) -> PastAttempts:
-    """Return the record that `Failures.note` wrote, or an empty record if another program wrote the value."""
+    """Return the record written by `Failures.note`, or an empty one if the value comes from another program."""
     try:
         said: Any = json.loads(data or b"")
         return PastAttempts(int(said["failures"]), str(said["reason"]), int(said.get("refused", 0)))

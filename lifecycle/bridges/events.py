@@ -19,39 +19,39 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class BusEvent(Event):
-    """An event from the bus: ``topic`` and ``data`` as the sender sent them, with the CloudEvents attributes.
+    """An event from the bus, with the ``topic`` and ``data`` from the sender and the CloudEvents attributes.
 
-    ``data`` is the JSON that the sender sent, decoded, or the sender's bytes. A bridge never sends such an event again.
+    ``data`` is decoded JSON, or bytes if the sender sent bytes. Bridges never send these events again.
     """
 
-    #: The event's id, which is the same for every delivery on every machine.
+    #: The event's id, which is the same for all deliveries on all machines.
     id: str = ""
     #: The sender: ``/host/group`` for a bridge.
     source: str = ""
     #: The name of the event's class in the sending process.
     type: str = ""
-    #: The time of sending, as an aware datetime; None if the message has no time.
+    #: When the event was sent, as an aware datetime, or None if the message has no time.
     time: datetime | None = None
-    #: 1 plus the number of times that its handlers failed.
+    #: 1 plus the number of times that the event's handlers have failed.
     attempt: int = 1
-    #: Other message headers, with names in lower case, such as ``traceparent`` and the ``dead-reason`` of a dead
-    #: letter.
+    #: The other message headers, such as ``traceparent`` or a dead letter's ``dead-reason``. Their names are in lower
+    #: case.
     headers: Mapping[str, str] = field(default_factory=lambda: _NONE, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderEvent:
-    """A gain or loss of leadership in this process; bridges never publish such events."""
+    """This process has gained or lost the leadership. Bridges never publish these events."""
 
     topics: ClassVar[str] = "leader/*/*"
 
     #: The name of the leadership.
     name: str
-    #: True if this process gained the leadership, False if it lost the leadership.
+    #: True if this process gained the leadership, False if it lost it.
     leading: bool
-    #: The fencing token, higher than that of every earlier leader.
+    #: The fencing token, which is higher than that of any earlier leader.
     token: int
-    #: The reason for the loss.
+    #: Why the leadership was lost.
     reason: str = ""
     topic: str = field(init=False, repr=False)
 

@@ -1,9 +1,9 @@
-"""`Leader`: a source that emits an event when this process becomes the leader, and when it loses the leadership.
+"""`Leader`: a source that emits events when this process becomes the leader and when it stops being the leader.
 
-`Elector` takes the lease when it is free and renews it. `LeaseWatcher` decides when to request the lease: as soon as
-its holder gives it back or stops renewing it. The watcher subscribes to the key, which a holder writes three times per
-lease. A watch on the bucket would be a consumer on one node of a cluster, and would end silently with that node. A
-subscription is restored with the connection.
+`Elector` takes the lease when it is free, and then keeps renewing it. `LeaseWatcher` decides when to request the lease,
+which is as soon as its holder gives it back or stops renewing it. The watcher subscribes to the key, which the holder
+writes three times per lease. We don't watch the bucket instead, because a watch is a consumer on one node of a cluster
+and ends silently along with that node. A subscription is restored together with the connection.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ __all__ = ["Elector", "Leader", "LeaderState", "LeaseWatcher"]
 
 _log = logging.getLogger("lifecycle.bridges")
 
-#: Maximum number of characters in a name on the server.
+#: The maximum number of characters in a name on the server.
 _LONGEST = 200
 
-#: Seconds until a write without a response is tried again.
+#: Seconds before retrying a write that got no response.
 _AGAIN = 0.2
 
-#: Seconds for the route to accept the last event of a removed leader.
+#: How many seconds the route has to accept the last event of a leader that was removed.
 _FINAL_ANSWERS = 1.0
 
 
@@ -54,33 +54,34 @@ class LeaderState:
     name: str
     #: Whether the server is reachable.
     up: bool
-    #: The fencing token if this process leads, else None.
+    #: The fencing token if this process is the leader, otherwise None.
     token: int | None
-    #: The last known leader, as ``host:pid``; empty if unknown.
+    #: The last known leader as ``host:pid``, or empty if unknown.
     holder: str
 
 
 class Leader:
-    """Elects one of all processes that have a `Leader` with this name. Add a leader to a router with ``add_source``.
+    """Elects one of the processes that have a `Leader` with the same name. Add it to a router with ``add_source``.
 
     A `Leader` emits ``leader/<name>/gained`` when this process becomes the leader, and ``leader/<name>/lost`` when it
-    loses the leadership, both as `LeaderEvent`. The leader has a lease on the server, which it renews three times per
-    period. If a leader dies or is cut off, a different process becomes the leader about a second after the lease has
-    ended. On a clean stop, the leader emits the loss, waits for its handlers, and gives the lease back. A different
-    process then becomes the leader immediately.
+    loses the leadership, both as `LeaderEvent`. The leader holds a lease on the server, and renews it three times per
+    ``lease`` seconds. If the leader dies or is cut off, another process becomes the leader about a second after the
+    lease expires. On a clean shutdown, the leader emits the loss, waits for its handlers, and gives the lease back, so
+    that another process can become the leader immediately.
 
-    A leader that cannot renew its lease gives up before the lease ends, by its own clock. A process that was suspended
-    too long has lost the lease before it does anything else: `token` is None, and `put` raises `NotLeader`. Include
-    the token in every other action of a leader. The receiver can then refuse a token lower than the highest so far.
+    A leader that cannot renew its lease gives up before the lease expires, by its own clock. If a process is suspended
+    for too long, it is no longer the leader when it continues: `token` is None, and `put` raises `NotLeader`. In
+    anything else that a leader does, include the token, so that the receiver can reject any token that is lower than
+    the highest one so far.
 
     Args:
-        name: name of the leadership; one segment of a topic.
-        url: the server's URL, or a `NatsServer` for credentials, TLS or several servers.
-        lease: maximum seconds without a renewal. A cluster that has lost a node does not respond for up to seven
-            seconds.
+        name: The name of the leadership, which must be a single topic segment.
+        url: The server's URL, or a `NatsServer` for credentials, TLS or several servers.
+        lease: How many seconds the leadership lasts without a renewal. Keep in mind that a cluster that has lost a node
+            may not respond for up to seven seconds.
 
     Raises:
-        ValueError: for a name that is not a segment or is too long, and a lease of less than a second.
+        ValueError: if the name is not a single segment or is too long, or if the lease is less than a second.
     """
 
     def __init__(self, name: str, url: str | NatsServer, *, lease: Duration = 15.0) -> None:
@@ -91,9 +92,9 @@ class Leader:
         self._seconds = in_seconds("lease", lease, least=1, finite=True)
         self._elector: Elector | None = None
         self._keeper: asyncio.Task[None] | None = None
-        # Events that have not been emitted yet: at most a loss and the following gain.
+        # The events that have not been emitted yet: at most a loss and the gain that follows.
         self._news: deque[LeaderEvent] = deque()
-        # The token in the last `gained` event, until a `lost` event follows.
+        # The token in the last `gained` event, or 0 after a `lost` event.
         self._told_token = 0
         self._closing = False
         self._stirred = asyncio.Event()
@@ -103,7 +104,10 @@ class Leader:
 
     @property
     def token(self) -> int | None:
-        """The fencing token, which grows with each leader; None without a valid lease, by this process's clock."""
+        """The fencing token, which increases with each new leader.
+
+        None if this process has no valid lease by its own clock.
+        """
         elector = self._elector
         return elector.lease.token if elector is not None and elector.lease.is_ours else None
 
@@ -115,25 +119,24 @@ class Leader:
         return LeaderState(self.name, elector.connection.is_up, self.token, elector.watcher.holder.place)
 
     async def put(self, key: str, value: bytes, *, token: int | None = None) -> int:
-        """Store ``value`` on the server, if this process is still the leader at the moment of the write.
+        """Store ``value`` on the server, provided that this process is still the leader when it is written.
 
-        The server checks the leadership and writes in one step, and refuses the write if a different process leads. If
-        the server does not respond, the write is repeated while this process has the lease.
+        The server checks the leadership and writes the value in a single step. It rejects the write if another process
+        is the leader. If the server does not respond, the write is retried while this process has the lease.
 
         Args:
             key: A topic below the leader's name, such as ``last/run``.
-            value: Any bytes, up to the server's limit for a message.
-            token: The token at the start of the work, so that its result is stored only if no other process has led
-                since. None means the current token.
+            value: The bytes to store, up to the server's message size limit.
+            token: The token from when the work started, to store its result only if no other process has been the
+                leader since. By default, the current token.
 
         Returns:
-            The revision of the value. Revisions only increase.
+            The value's revision. Revisions always increase.
 
         Raises:
-            NotLeader: if this process is not the leader. The value may still have been written if an earlier response
-            was
-                lost.
-            Unpublishable: if the key is too long or the value too large.
+            NotLeader: if this process is not the leader. If an earlier response was lost, the value may have been
+            written anyway.
+            Unpublishable: if the key is too long or the value is too large.
         """
         token = self.token or 0 if token is None else token
         while (elector := self._elector) is not None:
@@ -143,12 +146,12 @@ class Leader:
                 elector.doubt()
                 raise
             except unanswered() as error:
-                _log.debug("%r: %r was not answered: %r", self, key, error)
+                _log.debug("%r: writing %r got no response: %r", self, key, error)
                 await asyncio.sleep(_AGAIN)
         raise NotLeader(f"{key!r} was not written: {self!r} is not running")
 
     async def get(self, key: str) -> bytes | None:
-        """Return the value that the last leader stored under ``key``, or None if no value is stored.
+        """Return the value that was last stored under ``key``, or None if there is none.
 
         Raises:
             BridgeError: if the server does not respond.
@@ -177,21 +180,21 @@ class Leader:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Give the lease back and disconnect; after a stop, the router calls this when every delivery has ended."""
+        """Give the lease back and disconnect. On shutdown, the router calls this once all deliveries have finished."""
         elector, self._elector = self._elector, None
         if elector is None:
             return
         assert self._keeper is not None
         self._keeper.cancel()
         try:
-            # `run` has already raised the error.
+            # If this failed, `run` has already raised the error.
             await asyncio.gather(self._keeper, return_exceptions=True)
             await elector.lease.release()
         finally:
             await elector.connection.close()
 
     async def run(self, emit: Emit) -> None:
-        """Emit changes of the leadership until `close`. The router calls this.
+        """Emit leadership changes until `close` is called. The router calls this.
 
         Raises:
             BridgeError: if the connection is closed permanently. The router then restarts the leader.
@@ -210,7 +213,7 @@ class Leader:
                 await self._last_words(emit)
 
     def close(self) -> None:
-        """Give up the leadership; the lease is kept until running handlers have ended."""
+        """Give up the leadership, but keep the lease until running handlers have finished."""
         if self._elector is not None:
             self._elector.resign()
         self._turned(0, "this process stops")
@@ -218,7 +221,10 @@ class Leader:
         self._stirred.set()
 
     async def settle(self) -> None:
-        """Do nothing. Because this method exists, the router exits the source only when every delivery has ended."""
+        """Do nothing.
+
+        This method exists so that the router waits for all deliveries to finish before it exits the source.
+        """
 
     async def _tell(self, emit: Emit, closed: asyncio.Task[object]) -> None:
         assert self._keeper is not None
@@ -230,23 +236,23 @@ class Leader:
             if self._keeper.done():
                 self._keeper.result()
             if closed.done():
-                raise BridgeError(f"the connection to {self._server!r} is closed permanently; a new one is needed")
+                raise BridgeError(f"the connection to {self._server!r} is permanently closed; create a new one")
             self._stirred.clear()
             await self._stirred.wait()
 
     async def _last_words(self, emit: Emit) -> None:
-        """Emit the loss for a leader that was removed or has failed."""
+        """Emit the loss of leadership if the leader was removed or has failed."""
         assert self._elector is not None
         self._elector.resign()
         self._elector.lease.forget()
-        self._turned(0, "this leader was removed, or failed")
+        self._turned(0, "this leader was removed or has failed")
         self._closing = True
         try:
             async with asyncio.timeout(_FINAL_ANSWERS):
                 while self._news:
                     await emit(self._news.popleft())
         except TimeoutError:
-            _log.warning("the leader %r could not emit its loss: its route is full", self.name)
+            _log.warning("the leader %r could not report losing the leadership: its route is full", self.name)
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
@@ -257,7 +263,7 @@ class Leader:
             self._elector.stir()
 
     def _turned(self, token: int, reason: str) -> None:
-        """Queue the event for a gain or loss; drop a loss and gain that were not emitted in time."""
+        """Queue the event for a gain or loss. Drop a loss and gain that were not emitted in time."""
         if self._closing or token == self._told_token:
             return
         event = LeaderEvent(self.name, leading=bool(token), token=token or self._told_token, reason=reason)
@@ -270,14 +276,14 @@ class Leader:
         self._stirred.set()
 
 
-#: Renewals per lease, and retries per lease after a renewal without a response.
+#: How many times per lease to renew it, and how many times per lease to retry a renewal that got no response.
 _RENEWALS, _TRIES = 3, 20
 
 
 class Elector:
-    """Repeatedly acquires the lease and keeps it for as long as possible.
+    """Acquires the lease whenever possible, and keeps it for as long as possible.
 
-    ``told`` is called with the token after a gain, and with 0 and the reason after a loss.
+    ``told`` is called with the token when the lease is gained, and with 0 and the reason when it is lost.
     """
 
     def __init__(self, connection: Connection, name: str, seconds: float, told: Callable[[int, str], None]) -> None:
@@ -293,13 +299,13 @@ class Elector:
         """Create the bucket if it is missing, and subscribe to the key.
 
         Raises:
-            UnfitServer: if the server cannot be used.
+            UnfitServer: if the server is not suitable.
         """
         await ensure_bucket(self.connection)
         await self.watcher.listen(self.connection)
 
     async def run(self) -> None:
-        """Lead whenever possible, until this call is cancelled or the leadership ends after `resign`."""
+        """Be the leader whenever possible, until this is cancelled or the leadership ends after `resign`."""
         while not self._ending:
             if await self._gained():
                 self._told(self.lease.token, "")
@@ -310,16 +316,16 @@ class Elector:
                 await self.watcher.wait()
 
     def stir(self) -> None:
-        """Request the lease again after a reconnect."""
+        """Request the lease again after the connection is restored."""
         self.doubt()
         self.watcher.stir()
 
     def doubt(self) -> None:
-        """Renew the lease immediately, to find out why a write was refused."""
+        """Renew the lease immediately, to find out why a write was rejected."""
         self._stirred.set()
 
     def resign(self) -> None:
-        """Do not lead again after this leadership. The lease is kept until `run` ends."""
+        """Don't try to become the leader again. The current lease is kept until `run` ends."""
         self._ending = True
         self.watcher.stir()
 
@@ -335,7 +341,7 @@ class Elector:
         return self.lease.is_ours
 
     async def _held(self) -> str:
-        """Renew the lease while possible, and return the reason for the loss."""
+        """Keep renewing the lease. Once it is lost, return the reason."""
         seconds = self.lease.seconds
         pause = seconds / _RENEWALS
         while True:
@@ -343,7 +349,7 @@ class Elector:
             if not self.lease.is_ours:
                 return "it could not be renewed in time"
             try:
-                # Even if the server is slow, the loss must be reported before the lease ends.
+                # Even if the server is slow, we have to report the loss before the lease expires.
                 async with asyncio.timeout(self.lease.left):
                     await self.lease.renew()
                 self.connection.answered()
@@ -351,7 +357,7 @@ class Elector:
             except NotLeader as error:
                 return str(error)
             except unanswered() as error:
-                _log.debug("the leader %r gets no answer: %r", self._name, error)
+                _log.debug("the leader %r gets no response: %r", self._name, error)
                 self.connection.missed(reason_of(error))
                 pause = seconds / _TRIES
 
@@ -362,26 +368,26 @@ class Elector:
 
 _NO_HOLDER = Holder("", "", 0.0)
 
-#: Fraction of a lease after which a silent holder may be dead: slightly more than one renewal interval.
+#: The fraction of a lease after which a silent holder may be dead: slightly more than a renewal interval.
 _SILENCE = 0.4
 
-#: Seconds between two reads of a silent holder's key. The server expires leases once per second.
+#: Seconds between reads of a silent holder's key. The server expires leases once per second.
 _LOOK = 0.25
 
 
 class LeaseWatcher:
-    """Tracks the holder of the lease with the key ``subject``."""
+    """Keeps track of the holder of the lease whose key is ``subject``."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
         #: The last known holder.
         self.holder: Holder = _NO_HOLDER
-        # The time of the holder's last write.
+        # When the holder last wrote its key.
         self._last_seen = 0.0
         self._stirred = asyncio.Event()
 
     async def listen(self, connection: Connection) -> None:
-        """Receive writes to the key while ``connection`` is open."""
+        """Watch for writes to the key while ``connection`` is open."""
         await connection.client.subscribe(self.subject, cb=self._hear)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
 
     def saw(self, holder: Holder) -> None:

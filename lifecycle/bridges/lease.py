@@ -1,8 +1,8 @@
-"""A lease: one key in a bucket on the server, held by one process at a time until that process stops renewing it.
+"""A lease: a key in a bucket on the server. One process at a time holds it, until it stops renewing the lease.
 
-The key expires unless it is renewed in time. Every write names the previous revision, and the server refuses the write
-if that is not the last one. So exactly one of several candidates gets the lease, and a process that was suspended
-learns that its lease is lost. Values below the key are fenced in the same way, in the same step.
+The key expires unless it is renewed in time. Each write states the previous revision, and the server rejects the write
+if that is not the latest one. This ensures that only one of several candidates gets the lease, and that a process that
+was suspended finds out that it has lost its lease. Values stored below the key are fenced in the same way.
 """
 
 from __future__ import annotations
@@ -44,47 +44,47 @@ __all__ = [
 ]
 
 
-#: Fraction of a lease that its holder does not use. The holder stops before the server gives the lease to another
+#: The fraction of a lease that its holder leaves unused, so that it stops before the server gives the lease to another
 #: process.
 _MARGIN = 0.1
 
-#: Seconds for giving the lease back.
+#: How many seconds to allow for giving the lease back.
 _RELEASE = 1.0
 
 
 class Lease:
-    """A lease of ``seconds``, for a process that wants or holds it.
+    """A lease that lasts ``seconds``, from the point of view of a process that wants or holds it.
 
-    Each write waits for the previous one, because each write must name the revision that the previous one created.
+    Each write waits for the previous one, because it has to state the revision that the previous one created.
     """
 
     def __init__(self, connection: Connection, name: str, seconds: float) -> None:
         self.seconds = seconds
         self.me: Final = Holder(uuid.uuid4().hex, f"{socket.gethostname()}:{os.getpid()}", seconds)
         self.key: Final = LeaseKey(connection, name, self.me)
-        #: The fencing token: the revision with which this process gained the lease.
+        #: The fencing token, which is the revision with which this process gained the lease.
         self.token: int = 0
-        # The last revision that this process wrote; 0 without the lease.
+        # The last revision that this process wrote, or 0 if it does not have the lease.
         self._revision = 0
-        # The end of the lease by the clock of this process.
+        # When the lease expires, by this process's clock.
         self._until = -math.inf
         self._turn = asyncio.Lock()
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process holds the lease now, according to its own clock."""
+        """Whether this process currently holds the lease, by its own clock."""
         return self.left > 0
 
     @property
     def left(self) -> float:
-        """Seconds until this process's lease ends by its own clock; 0 without the lease."""
+        """Seconds until this process's lease expires, by its own clock. 0 if it does not have the lease."""
         return self._until - asyncio.get_running_loop().time() if self._revision else 0.0
 
     async def take(self) -> Holder:
         """Take the lease if it is free, and return its holder.
 
         Raises:
-            Exception: one of `unanswered`. The write may still have succeeded; the next call detects that.
+            Exception: one of `unanswered`. The write may have succeeded anyway, which the next call will notice.
         """
         async with self._turn:
             entry = await self.key.read()
@@ -111,15 +111,15 @@ class Lease:
             self._until = self._end(sent)
 
     async def put(self, key: str, value: bytes, token: int) -> int:
-        """Write ``value`` if the server confirms, at that moment, that this process holds the lease with ``token``.
+        """Write ``value``, if the server confirms when writing it that this process holds the lease with ``token``.
 
         Raises:
             NotLeader: if this process does not hold that lease.
-            Unpublishable: for a key that is too long, and a value above the limit for a message.
+            Unpublishable: if the key is too long, or if the value exceeds the message size limit.
             Exception: one of `unanswered`.
         """
         async with self._turn:
-            # The lease may have been lost and regained, with a different leader in between.
+            # The lease may have been lost and regained, with another leader in between.
             if not self.is_ours or self.token != token:
                 raise NotLeader(f"{key!r} was not written: this process is not the leader")
             return await self._insist(lambda: self.key.put(key, value, self._revision))
@@ -129,7 +129,10 @@ class Lease:
         self._revision, self._until = 0, -math.inf
 
     async def release(self) -> None:
-        """Give the lease back, so that another process gets it immediately; without a response, it expires."""
+        """Give the lease back, so that another process can take it immediately.
+
+        If the server does not respond, it expires.
+        """
         try:
             with suppress(*unanswered(), Refused):
                 async with asyncio.timeout(_RELEASE), self._turn:
@@ -138,7 +141,7 @@ class Lease:
             self.forget()
 
     async def _insist(self, write: Callable[[], Awaitable[int]]) -> int:
-        """Return the result of ``write``, which may be refused because the response to an earlier write was lost.
+        """Return the result of ``write``. If it is rejected because an earlier response was lost, try it again.
 
         Raises:
             NotLeader: if this process does not hold the lease.
@@ -152,7 +155,7 @@ class Lease:
         raise TimeoutError("another write came first")
 
     async def _find_ours(self) -> None:
-        """Find the revision of this process's last write, if the response to that write was lost."""
+        """Find the revision of this process's last write, in case the response to it was lost."""
         entry = await self.key.read()
         if not self.key.is_mine(entry) or entry.revision < self._revision:
             self.forget()
@@ -162,33 +165,33 @@ class Lease:
         self._revision = entry.revision
 
     def _end(self, sent: float) -> float:
-        """Return the local end of a lease that was requested at ``sent``; the server's lease starts and ends later."""
+        """Return when a lease requested at ``sent`` ends for us. On the server, it starts and ends later."""
         return sent + self.seconds * (1 - _MARGIN)
 
 
 def unanswered() -> tuple[type[Exception], ...]:
-    """Return the exception types that leave the lease's state unknown: the server is unreachable or not ready."""
+    """Return the exceptions that leave the lease's state unknown because the server is unreachable or not ready."""
     from nats.errors import Error as NatsError
 
     return (NatsError, TimeoutError, OSError)
 
 
-#: The bucket that stores leases and the values that their holders write.
+#: The bucket that stores leases, and the values that their holders write.
 BUCKET = "LEADERS"
 
 STREAM = f"KV_{BUCKET}"
 
-#: Maximum seconds to wait for a response.
+#: How many seconds to wait for a response.
 _ANSWER = 2.0
 
-#: Error codes: a different revision is the last one; another write, perhaps from this process, is in progress.
+#: Error codes: a different revision is the latest one; another write, perhaps from this process, is in progress.
 _WRONG_SEQUENCE = (10071, 10164)
 
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 
 _OF_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
 
-#: A header in the write that returns a lease.
+#: A header of the write that gives a lease back.
 OPERATION = "KV-Operation"
 
 
@@ -198,23 +201,23 @@ class Holder(NamedTuple):
     id: str
     #: The holder's machine and process, for display.
     place: str
-    #: The duration of the lease in seconds.
+    #: How many seconds the lease lasts.
     lease: float
 
 
 class Entry(NamedTuple):
-    """The value of the key: the last revision and its author, or None after the lease was given back."""
+    """The key's value: the latest revision and its author, or None if the lease was given back."""
 
     revision: int
     holder: Holder | None
 
 
 class Refused(Exception):
-    """The server compared revisions and rejected the write."""
+    """The server compared the revisions and rejected the write."""
 
 
 class LeaseKey:
-    """The key of the lease ``name``; ``me`` is the candidate that reads and writes it."""
+    """The key of the lease ``name``. ``me`` is the candidate that reads and writes it."""
 
     def __init__(self, connection: Connection, name: str, me: Holder) -> None:
         self.subject: str = f"$KV.{BUCKET}.{as_token(name)}"
@@ -225,7 +228,7 @@ class LeaseKey:
         return entry.holder is not None and entry.holder.id == self._me.id
 
     async def read(self) -> Entry:
-        """Return the current value of the key."""
+        """Return the key's current value."""
         from nats.js.errors import NotFoundError
 
         try:
@@ -235,10 +238,10 @@ class LeaseKey:
         return Entry(message.seq, None if OPERATION in (message.headers or {}) else read_holder(message.data))
 
     async def write(self, expected: int) -> int:
-        """Take or renew the lease if ``expected`` is the last revision, and return the new revision.
+        """Take or renew the lease if ``expected`` is the latest revision, and return the new one.
 
         Raises:
-            Refused: if ``expected`` is not the last revision.
+            Refused: if ``expected`` is not the latest revision.
         """
         me = self._me
         holder = json.dumps({"id": me.id, "place": me.place, "lease": me.lease})
@@ -252,7 +255,7 @@ class LeaseKey:
             await self._publish(self.subject, b"", {_EXPECTED: str(entry.revision), OPERATION: "DEL"}, ttl=1)
 
     async def get(self, name: str) -> bytes | None:
-        """Return the last value under ``name``, or None. Any earlier leader may have written the value."""
+        """Return the last value stored under ``name``, or None. Any earlier leader may have written it."""
         from nats.js.errors import NotFoundError
 
         try:
@@ -262,11 +265,11 @@ class LeaseKey:
         return message.data or b""
 
     async def put(self, name: str, value: bytes, revision: int) -> int:
-        """Write ``value`` under ``name``, if ``revision`` is the last revision of the key.
+        """Write ``value`` under ``name``, if ``revision`` is the key's latest revision.
 
         Raises:
-            Refused: if ``revision`` is not the last one.
-            Unpublishable: for a name that is too long, and a value above the limit for a message.
+            Refused: if ``revision`` is not the latest one.
+            Unpublishable: if the name is too long, or if the value exceeds the message size limit.
         """
         subject = as_subject(name, self.subject)
         headers = {_EXPECTED: str(revision), _OF_SUBJECT: self.subject}
@@ -289,7 +292,7 @@ class LeaseKey:
         return answer.seq
 
     async def _last(self, subject: str) -> Any:
-        """Return the last message from the stream's leader, because any other copy may be out of date."""
+        """Return the last message. It is read from the stream's leader, because other copies may be out of date."""
         async with asyncio.timeout(self._patience):
             return await self._connection.js.get_last_msg(STREAM, subject)
 
@@ -299,7 +302,7 @@ class LeaseKey:
 
 
 def read_holder(value: bytes | None) -> Holder:
-    """Return the holder stored in a key, or an unknown holder if another program wrote the value."""
+    """Return the holder stored in a key, or an unknown holder if the value comes from another program."""
     try:
         said: Any = json.loads(value or b"")
         return Holder(str(said["id"]), str(said["place"]), float(said["lease"]))
@@ -311,15 +314,15 @@ async def ensure_bucket(connection: Connection) -> None:
     """Create the bucket for leases if it is missing, and check it.
 
     Raises:
-        UnfitServer: if the existing bucket cannot be used, or none can be created.
+        UnfitServer: if the existing bucket cannot be used, or if it cannot be created.
     """
     if not (connection.said("jetstream") or connection.said("cluster")):
-        raise UnfitServer(f"{connection.server!r} has no buckets; start nats-server with --jetstream")
+        raise UnfitServer(f"{connection.server!r} does not support buckets; start nats-server with --jetstream")
     _compare(await replicated(connection, partial(_bucket, connection), f"the bucket {BUCKET!r}"))
 
 
 async def _bucket(connection: Connection, copies: int) -> StreamConfig:
-    """Return the settings of the bucket's stream, which is created if it is missing."""
+    """Return the settings of the bucket's stream. Create the bucket if it is missing."""
     from nats.js.errors import NotFoundError
 
     try:
@@ -331,12 +334,10 @@ async def _bucket(connection: Connection, copies: int) -> StreamConfig:
 
 def _compare(config: StreamConfig) -> None:
     wrong = [
-        (not config.allow_msg_ttl, "its keys do not end by themselves"),
-        (bool(config.max_age), "it forgets what it is to keep"),
+        (not config.allow_msg_ttl, "its keys do not expire"),
+        (bool(config.max_age), "it deletes old values"),
         (bool(config.sealed), "it is sealed"),
     ]
     for is_so, what in wrong:
         if is_so:
-            raise UnfitServer(
-                f"the bucket {BUCKET!r} cannot be used for leases: {what}; delete it, and the next start creates one"
-            )
+            raise UnfitServer(f"the bucket {BUCKET!r} cannot be used for leases: {what}; delete it and restart")

@@ -1,8 +1,8 @@
-"""Publishing to the bus: each event is sent until the server acknowledges it, always with the same id.
+"""Publishes to the bus. Each event is sent with the same id until the server acknowledges it.
 
-`Publisher` retries. `Acks` receives the acknowledgements for one connection through one inbox and one timer. nats-py's
-``publish`` creates a timer and two futures per event, and its ``publish_async`` has no timeout. Both would cost more
-than all other work of the bridge per event.
+`Publisher` does the retrying. `Acks` receives a connection's acknowledgements through a single inbox with a single
+timer. We don't use nats-py's ``publish``, because the timer and two futures that it creates per event would cost more
+than everything else the bridge does, nor its ``publish_async``, because it has no timeout.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ __all__ = [
 
 _log = logging.getLogger("lifecycle.bridges")
 
-#: Seconds until publishing fails. A cluster that has lost its leader needs up to seven, and a starting server needs
-#: less.
+#: Seconds before publishing fails. A cluster that has lost its leader needs up to seven, and a server that is starting
+#: up needs less.
 PUBLISH_TIMEOUT = 30.0
 
-#: Seconds to wait for one acknowledgement, and seconds between two checks for missing ones.
+#: Seconds to wait for an acknowledgement, and seconds between checks for missing ones.
 _ACK_TIMEOUT, _LOOK = 3.0, 0.5
 
-#: Maximum number of bytes in an event's headers; the lengths of topics and ids are limited.
+#: The maximum number of bytes in an event's headers. The lengths of topics and ids are limited separately.
 _HEADERS = 16_384
 
 _BACKOFF = Backoff(initial=0.1, maximum=2.0, jitter=0.5)
 
-#: Seconds between two checks whether the stream exists.
+#: Seconds between checks that the stream exists.
 _INQUIRY = 1.0
 
 _NO_ACK = f"no acknowledgement within {_ACK_TIMEOUT:g} s"
 
-_NO_STREAM = "no stream answers"
+_NO_STREAM = "no stream responds"
 
 
 class Publisher:
@@ -73,28 +73,28 @@ class Publisher:
     def __init__(self, stream: str, prefix: str, most: int) -> None:
         self._stream, self._prefix, self._most = stream, prefix, most
         self._acks: Acks | None = None
-        # Notified when a connection may have come up.
+        # Notified when the connection may have come up.
         self._changed = Condition()
         self._slots = asyncio.Semaphore(most)
-        # The task that finds out why no stream responds.
+        # A task that finds out why no stream responds.
         self._inquiry: asyncio.Task[None] | None = None
-        # The result of that task.
+        # The result of that inquiry.
         self._finding = ""
-        #: Number of acknowledged events, and how many of them were duplicates.
+        #: How many events were acknowledged, and how many of those were duplicates.
         self.published = self.duplicates = 0
 
     async def use(self, connection: Connection) -> None:
-        """Publish through ``connection`` from this call on."""
+        """Publish through ``connection`` from now on."""
         acks = Acks(connection)
         await acks.open()
         self._acks = acks
         self._finding = ""
-        # A semaphore belongs to one event loop, and a bridge may run in another loop the next time.
+        # A semaphore belongs to an event loop, and the bridge may run in a different loop the next time.
         self._slots = asyncio.Semaphore(self._most)
         self._changed.notify_all()
 
     async def leave(self) -> None:
-        """Stop publishing because the connection has ended."""
+        """Stop publishing, because the connection is closed."""
         acks, self._acks = self._acks, None
         if acks is not None:
             acks.close()
@@ -104,18 +104,18 @@ class Publisher:
             await asyncio.wait([inquiry])
 
     def changed(self, *, up: bool) -> None:
-        """Record that the connection came up, or that it went down and lost its pending acknowledgements."""
+        """Record that the connection has come up, or that it has gone down and lost its pending acknowledgements."""
         if not up and self._acks is not None:
             self._acks.lose()
         if up:
             self._changed.notify_all()
 
     async def publish(self, subject: str, headers: dict[str, str], body: bytes, key: str) -> None:
-        """Publish an event, and return when the server has stored it; ``key`` identifies the event on the server.
+        """Publish an event, and return once the server has stored it. ``key`` identifies the event on the server.
 
         Raises:
-            NotPublished: if the server refused the event, or did not acknowledge it within 30 seconds.
-            Unpublishable: for an event above the limit for a message.
+            NotPublished: if the server rejected the event or did not acknowledge it within 30 seconds.
+            Unpublishable: if the event exceeds the message size limit.
         """
         headers["Nats-Msg-Id"] = key
         until = asyncio.get_running_loop().time() + PUBLISH_TIMEOUT
@@ -126,11 +126,11 @@ class Publisher:
                 async with asyncio.timeout_at(until):
                     await slots.acquire()
             except TimeoutError:
-                raise self._late(subject, "the events before it are not acknowledged") from None
+                raise self._late(subject, "earlier events have not been acknowledged") from None
         else:
             await slots.acquire()
         try:
-            # In the usual case, no timer is needed.
+            # This usually succeeds, without needing a timer.
             why = "" if is_full else await self._tried(subject, headers, body)
             if is_full or why:
                 await self._insist(subject, headers, body, why, until)
@@ -138,7 +138,7 @@ class Publisher:
             slots.release()
 
     async def _insist(self, subject: str, headers: dict[str, str], body: bytes, why: str, until: float) -> None:
-        """Retry until the server has stored the message. ``why`` is the reason for the last failure, if any."""
+        """Retry until the server has stored the message. ``why`` is the reason for the last failure, or empty."""
         tries = 0
         patience = asyncio.timeout_at(until)
         try:
@@ -159,7 +159,7 @@ class Publisher:
             raise self._late(subject, why or _NO_ACK) from None
 
     async def _tried(self, subject: str, headers: dict[str, str], body: bytes) -> str:
-        """Send the message once, and return the reason for a failure, or an empty string."""
+        """Send the message once. If this fails, return the reason, otherwise an empty string."""
         acks = self._acks
         if acks is None or not acks.connection.is_up:
             return self._no_link()
@@ -174,7 +174,7 @@ class Publisher:
         except Exception as error:  # noqa: BLE001  # `_judge` distinguishes the errors, where nats-py is imported
             return _judge(error, subject)
         if answer.final or (answer.stream and answer.stream != self._stream):
-            what = answer.refusal or f"it went into the stream {answer.stream!r}"
+            what = answer.refusal or f"it was stored in the stream {answer.stream!r}"
             kind = Unpublishable if answer.final else NotPublished
             raise kind(f"an event on {subject!r} is not in the stream {self._stream!r}: {what}")
         if answer.stream:
@@ -187,13 +187,13 @@ class Publisher:
         _log.debug("an event on %s was not accepted: %s", subject, answer.refusal)
         if answer.refusal:
             connection.answered()
-            return f"the server refuses it: {answer.refusal}"
+            return f"the server rejected it: {answer.refusal}"
         connection.missed(_NO_STREAM)
         self._inquire(connection)
         return self._finding or _NO_STREAM
 
     def _inquire(self, connection: Connection) -> None:
-        """Find out why no stream responds, and create a missing stream again."""
+        """Find out why no stream responds, and recreate the stream if it is missing."""
         if self._inquiry is None or self._inquiry.done():
             self._inquiry = asyncio.get_running_loop().create_task(
                 self._find(connection), name="bridge: missing stream"
@@ -211,7 +211,7 @@ class Publisher:
         else:
             self._finding = ""
             if is_new:
-                _log.warning("the stream %r was missing, and its events are lost; it is created again", self._stream)
+                _log.warning("the stream %r was missing, so its events are lost; creating it again", self._stream)
         await asyncio.sleep(_INQUIRY)
 
     def _no_link(self) -> str:
@@ -220,13 +220,13 @@ class Publisher:
 
     def _late(self, subject: str, why: str) -> NotPublished:
         return NotPublished(
-            f"the bus did not take an event on {subject!r} within {PUBLISH_TIMEOUT:g} s: {why}; send it "
+            f"the bus did not accept an event on {subject!r} within {PUBLISH_TIMEOUT:g} s: {why}; send it "
             "again: with the same id it is stored once"
         )
 
 
 def _judge(error: Exception, subject: str) -> str:
-    """Raise an error that would recur, and return any other error as text."""
+    """Raise the error if it would recur. Otherwise, return it as text."""
     from nats.errors import BadHeaderError, BadSubjectError, MaxPayloadError
     from nats.errors import Error as NatsError
 
@@ -239,9 +239,9 @@ def _judge(error: Exception, subject: str) -> str:
 
 
 def check_size(connection: Connection, subject: str, headers: dict[str, str], body: bytes) -> None:
-    """Check that a message is within the server's limit.
+    """Check that a message does not exceed the server's size limit.
 
-    The server also counts headers, and disconnects a sender that exceeds the limit. nats-py checks only the body.
+    The server also counts the headers, and disconnects senders that exceed the limit. nats-py only checks the body.
 
     Raises:
         Unpublishable: if the message is too large.
@@ -260,24 +260,24 @@ def check_size(connection: Connection, subject: str, headers: dict[str, str], bo
 class Answer(NamedTuple):
     """The server's response to a publication."""
 
-    #: The stream that stored the event; empty if the event was refused.
+    #: The stream that stored the event. Empty if the event was rejected.
     stream: str
     #: Whether the stream already had the event.
     duplicate: bool
-    #: The reason for a refusal; empty if no stream responds.
+    #: Why the event was rejected. Empty if no stream responded.
     refusal: str = ""
-    #: Whether the refusal is permanent.
+    #: Whether retrying is pointless.
     final: bool = False
 
 
 class Acks:
-    """Publications on one connection that have not been acknowledged yet."""
+    """A connection's publications that have not been acknowledged yet."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._inbox = ""
         self._sent = 0
-        # Futures and their deadlines by number, in order, so that the oldest is the first.
+        # Futures and their deadlines, by number. The oldest comes first.
         self._pending: dict[int, tuple[asyncio.Future[Answer], float]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -291,7 +291,7 @@ class Acks:
         """Send a message, and wait for the response.
 
         Raises:
-            TimeoutError: if no response arrives within three seconds, or the connection ends first.
+            TimeoutError: if no response arrives within three seconds, or if the connection is lost first.
             nats.errors.Error: if the message cannot be sent.
         """
         self._sent += 1
@@ -307,7 +307,7 @@ class Acks:
             self._pending.pop(number, None)
 
     def close(self) -> None:
-        """Fail all pending publications and stop."""
+        """Fail all pending publications, then stop."""
         self.lose()
         if self._timer is not None:
             self._timer.cancel()
@@ -342,30 +342,33 @@ def _read(message: Msg) -> Answer:
     said: dict[str, Any] = json.loads(message.data)
     error: dict[str, Any] = said.get("error", {})
     if error:
-        # After 400, a retry would be refused again.
+        # After a 400, retrying would only be rejected again.
         return Answer("", duplicate=False, refusal=str(error.get("description")), final=error.get("code") == 400)  # noqa: PLR2004  # as HTTP has it
     return Answer(said["stream"], bool(said.get("duplicate")))
 
 
-#: Subject, headers, body and key.
+#: A dead letter's subject, headers, body and key.
 DeadLetter: TypeAlias = tuple[str, dict[str, str], bytes, str]
 
-#: Maximum number of characters in a reason; the rest is cut off.
+#: The maximum number of characters in a reason. The rest is cut off.
 LONGEST_REASON = 500
 
 
 def message_key(subject: str, id: str) -> str:  # noqa: A002  # the attribute's name
-    """Return the key that identifies an event on the server; several topics may share an id."""
+    """Return the key that identifies an event on the server.
+
+    The id is not enough, because several topics may share it.
+    """
     return f"{id} {subject}"
 
 
 def dead_letter(
     message: Msg, topic: str, settings: Settings, *, reason: str, attempts: int, readable: bool
 ) -> Iterator[DeadLetter]:
-    """Return the dead letter for ``message`` and a smaller variant, or nothing if its subject would be too long.
+    """Return the dead letter for ``message`` and a smaller variant, or an empty list if the subject would be too long.
 
-    The dead letter is the same event with the reason for its failure. If the message is not ``readable``, the data are
-    the bytes of the body.
+    The dead letter is the same event plus the reason for its failure. If the message is not ``readable``, the data is
+    the raw body.
     """
     subject = f"{settings.prefix}.dead.{'.'.join(as_token(segment) for segment in topic.split('/'))}"
     if len(subject) > LONGEST + len("dead."):
@@ -380,7 +383,7 @@ def dead_letter(
     told = {"dead-group": settings.group, "dead-attempts": str(attempts)}
     for body, others, id, what in (  # noqa: A001  # its name
         (message.data, headers, headers.get("ce-id") or number, ""),
-        (b"", {}, number, f"; it is too big for a letter, and stays in event {number} of {settings.stream}"),
+        (b"", {}, number, f"; it is too big for a dead letter, and remains in event {number} of {settings.stream}"),
     ):
         name = f"{id}.dead.{settings.group}"
         marks = told | {"ce-id": name, "dead-reason": _quoted(reason[:LONGEST_REASON] + what)}

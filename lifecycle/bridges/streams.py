@@ -1,7 +1,7 @@
-"""The bridge's stream and the group's consumer: created if missing, otherwise compared with the expected settings.
+"""The bridge's stream and the group's consumer. They are created if missing, and otherwise checked.
 
-A server responds with the settings that it applied. That response reveals a server that ignores a setting, and a
-stream that another program created differently. Both are rejected here, before they can lose an event.
+The server responds with the settings that it has applied, which shows us if it ignored a setting or if another program
+created the stream differently. We reject both here, before any events can be lost.
 """
 
 from __future__ import annotations
@@ -43,43 +43,45 @@ _log = logging.getLogger("lifecycle.bridges")
 
 _Answer = TypeVar("_Answer")
 
-#: Seconds during which the server recognizes a repeated id.
+#: How many seconds the server remembers ids to recognize duplicates.
 _DEDUPE = 120.0
 
-#: Seconds for which a stream that a bridge created keeps its events, whether handled or not.
+#: How many seconds a stream created by a bridge keeps its events, whether they have been handled or not.
 _KEPT = 7 * 24 * 3600.0
 
-#: Number of replicas of a stream that is created in a cluster.
+#: The number of replicas when creating a stream in a cluster.
 _COPIES = 3
 
-#: Maximum number of unacknowledged events in a group; 1 for strict order.
+#: The maximum number of unacknowledged events in a group. If the order is strict, it is 1 instead.
 _GROUP_PENDING = 10_000
 
-#: Seconds to wait for a response, number of attempts, and seconds between them. A cluster needs a while to elect a
+#: Seconds to wait for a response, the number of attempts, and seconds between them. Clusters need a while to elect a
 #: leader.
 _ANSWER, _TRIES, _PAUSE = 3.0, 5, 1.0
 
-#: Number of attempts between two warnings about a cluster without a leader.
+#: The number of attempts between warnings about a cluster without a leader.
 _WARN_EVERY = 30
 
-#: Error codes: JetStream is disabled, so waiting is useless; a cluster has fewer servers than the requested replicas.
+#: Error codes: JetStream is disabled, so waiting is pointless; the cluster has fewer servers than the requested
+#: replicas.
 _DISABLED, _NO_PEERS = (10039, 10076), 10005
 
 #: Error code: the consumer's stream does not exist.
 _NO_STREAM = 10059
 
-#: The key in the consumer's metadata that holds all members' patterns. Each has a stamp that its members renew.
+#: The key in the consumer's metadata under which all members' patterns are stored. Each has a stamp that its members
+#: renew.
 _PATTERNS = "lifecycle-patterns"
 
 #: Seconds after which the group drops a pattern that no running member has renewed.
 _FORGOTTEN = 900.0
 
-#: Maximum seconds between two reads that count towards the age of a stamp. A longer gap, such as an outage, does not
-#: count.
+#: The longest time between two reads, in seconds, that is added to a stamp's age. Longer gaps, such as outages, are not
+#: added.
 _GAP = 10.0
 
-#: Minimum seconds between writing a new pattern and reading it back. The read shows whether another member has
-#: overwritten the pattern.
+#: The minimum number of seconds to wait before reading a new pattern back, to see whether another member has
+#: overwritten it.
 _SETTLED = 0.1
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}").fullmatch
@@ -92,7 +94,7 @@ class Settings:
     """The settings of one bridge.
 
     Raises:
-        ValueError: for names that a server does not accept, and limits that would deliver nothing.
+        ValueError: if the server would not accept a name, or if a limit would prevent all deliveries.
     """
 
     stream: str
@@ -121,16 +123,16 @@ class Settings:
             raise ValueError("a bridge needs patterns to subscribe to or to publish, got none")
 
     def is_subscribed(self, topic: str) -> bool:
-        """Return whether a subscribed pattern matches ``topic``; the consumer's filter may be wider."""
+        """Return whether a subscribed pattern matches ``topic``. The consumer's filter may be wider."""
         return any(pattern.matches(topic) for pattern in self.subscribe)
 
 
 def patterns_of(word: str, given: Iterable[str | Pattern] | str | Pattern) -> tuple[Pattern, ...]:
-    """Return patterns from their texts; a single text does not need to be in a list.
+    """Convert texts to patterns. A single text does not have to be in a list.
 
     Raises:
-        InvalidPattern: for an invalid text.
-        TypeError: for a value that is neither a string nor a sequence of strings.
+        InvalidPattern: if a text is not a valid pattern.
+        TypeError: if ``given`` is neither a string nor a sequence of strings.
     """
     several = (given,) if isinstance(given, (str, Pattern)) else tuple(given)
     for each in several:
@@ -151,20 +153,20 @@ class Group:
 
 
 async def ensure_stream(connection: Connection, name: str, prefix: str) -> bool:
-    """Create the stream for the subjects under ``prefix`` if it is missing, and return whether it was created.
+    """Create the stream for all subjects under ``prefix`` if it is missing. Return whether it was created.
 
     Raises:
-        UnfitServer: when the existing stream cannot be used, or none can be created.
+        UnfitServer: if the existing stream cannot be used, or if it cannot be created.
     """
     if not (connection.said("jetstream") or connection.said("cluster")):
-        raise UnfitServer(f"{connection.server!r} has no streams; start nats-server with --jetstream")
+        raise UnfitServer(f"{connection.server!r} does not support streams; start nats-server with --jetstream")
     config, is_new = await replicated(connection, partial(_stream, connection, name, prefix), f"stream {name!r}")
     _compare_stream(config, name, prefix)
     return is_new
 
 
 async def replicated(connection: Connection, make: Callable[[int], Awaitable[_Answer]], what: str) -> _Answer:
-    """Return the result of ``make`` with three replicas in a cluster, or with one if the cluster rejects three.
+    """Call ``make`` with three replicas in a cluster, or with one if the cluster rejects three. Return its result.
 
     Raises:
         UnfitServer: if the server also rejects one replica.
@@ -177,15 +179,15 @@ async def replicated(connection: Connection, make: Callable[[int], Awaitable[_An
         except APIError as error:
             if copies == 1:
                 raise UnfitServer(f"{what} cannot be created: {error.description}") from None
-            _log.warning("%s gets one copy, which is lost with its server: %s", what, error.description)
+            _log.warning("%s has only one replica, which is lost if its server is: %s", what, error.description)
     raise AssertionError("one copy is returned or refused")
 
 
 async def patiently(connection: Connection, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
-    """Return the result of ``ask``, repeating the request until a leader responds.
+    """Return the result of ``ask``, retrying until a leader responds.
 
-    A single server gets a few attempts. For a cluster, the attempts are unlimited: at its first start, a cluster has no
-    leader until enough of its servers are up.
+    For a single server, we make a few attempts. For a cluster, there is no limit, because when a cluster first starts,
+    it has no leader until enough of its servers are up.
 
     Raises:
         UnfitServer: if JetStream is disabled.
@@ -242,23 +244,24 @@ async def _stream(connection: Connection, name: str, prefix: str, copies: int) -
 
 def _compare_stream(config: StreamConfig, name: str, prefix: str) -> None:
     wrong = [
-        (not any(covers(each, f"{prefix}.>") for each in config.subjects or ()), f"does not take {prefix}.>"),
-        (config.retention == "workqueue", "is a work queue, which gives an event to one group only"),
-        (config.no_ack, "does not acknowledge what it takes"),
+        (not any(covers(each, f"{prefix}.>") for each in config.subjects or ()), f"does not include {prefix}.>"),
+        (config.retention == "workqueue", "is a work queue, which delivers each event to only one group"),
+        (config.no_ack, "does not acknowledge events"),
         (config.sealed, "is sealed"),
-        (config.duplicate_window <= 0, "does not know an id again"),
+        (config.duplicate_window <= 0, "does not detect duplicate ids"),
     ]
     for is_so, what in wrong:
         if is_so:
-            raise UnfitServer(f"stream {name!r} {what}; change it, or give the bridge another stream")
+            raise UnfitServer(f"stream {name!r} {what}; change it, or use a different stream for the bridge")
 
 
 class Subscriptions:
-    """The patterns that all members of a group subscribe to; together they define the consumer's filter.
+    """The patterns that all members of a group subscribe to. Together, they define the consumer's filter.
 
-    The patterns are kept in the consumer's metadata. A starting member adds its patterns, and running members renew the
-    stamps of theirs. A pattern whose stamp has not changed for 15 minutes no longer has a running member, and is
-    removed. This rule prevents a restarting member of an older version from removing the patterns of a newer one.
+    The patterns are stored in the consumer's metadata. Members add their patterns when they start, and renew the
+    patterns' stamps while they run. If a stamp has not changed for 15 minutes, no running member has the pattern any
+    longer, and it is removed. A member never removes other members' patterns when it starts, so restarting an older
+    version does not affect a newer one.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -267,14 +270,14 @@ class Subscriptions:
         self._settings = settings
         self._own = {each.canonical: each for each in settings.subscribe}
         self._own_filters = filters(settings.subscribe, settings.prefix)
-        # Maps each pattern to its stamp and the time when this process first read that stamp.
+        # Maps each pattern to its stamp, and to the time when this process first read that stamp.
         self._stamps: dict[str, tuple[str, float]] = {}
         self._others: dict[str, Pattern] = {}
-        # Filters that match no known pattern, because another program created the consumer.
+        # Filters that do not belong to a known pattern, because another program created the consumer.
         self._strange: dict[str, float] = {}
-        # The consumer's current filter; empty for all subjects.
+        # The consumer's current filter. Empty means all subjects.
         self._got: list[str] = []
-        # Metadata that other programs wrote.
+        # Metadata written by other programs.
         self._remarks: dict[str, str] = {}
         self._read_at: float | None = None
 
@@ -309,7 +312,7 @@ class Subscriptions:
         self._others, self._strange = others, strange
 
     def is_due(self) -> bool:
-        """Return whether the consumer must be updated, because a stamp is missing or out of date."""
+        """Return whether the consumer must be updated because a stamp is missing or out of date."""
         now = asyncio.get_running_loop().time()
         renewed = now - _FORGOTTEN / 3
         own = self.is_complete() and all(self._stamps[text][1] > renewed for text in self._own)
@@ -349,11 +352,11 @@ class Subscriptions:
         return any(covers(each, subject) for each in self._own_filters)
 
     def is_complete(self) -> bool:
-        """Return whether the consumer has all patterns of this member."""
+        """Return whether the consumer has all of this member's patterns."""
         return all(text in self._stamps and self._is_got(pattern) for text, pattern in self._own.items())
 
     def _skip(self, now: float) -> None:
-        """Do not count time without a read: members that could not renew their stamps may be back soon."""
+        """Don't count time without reads. Members that could not renew their stamps may be back soon."""
         gap = 0.0 if self._read_at is None else max(0.0, now - self._read_at - _GAP)
         self._read_at = now
         if gap:
@@ -364,7 +367,7 @@ class Subscriptions:
             self._strange = {each: since + gap for each, since in self._strange.items()}
 
     def _warn_of_loss(self, stamps: Mapping[str, str]) -> None:
-        """Warn about this member's patterns that the group had and has lost."""
+        """Warn about patterns of this member that the group had and has now lost."""
         if gone := [text for text in self._own if text in self._stamps and text not in stamps]:
             _log.warning(
                 "another member removed %s from the group %r, and this member adds it again; events that were sent "
@@ -388,7 +391,7 @@ class Subscriptions:
 
 
 def _stamps_of(config: ConsumerConfig) -> dict[str, str]:
-    """Return all members' patterns with their stamps, or nothing if another program wrote the metadata."""
+    """Return all members' patterns and their stamps, or an empty dict if another program wrote the metadata."""
     try:
         said: Any = json.loads((config.metadata or {}).get(_PATTERNS, "{}"))
     except ValueError:
@@ -411,11 +414,11 @@ def _filters_of(config: ConsumerConfig) -> list[str]:
 async def ensure_consumer(connection: Connection, stream: str, subscriptions: Subscriptions) -> None:
     """Create the group's consumer, or update it for its members.
 
-    The server does not compare revisions of a consumer. If two members start at the same time, the second may overwrite
-    the patterns of the first. This function therefore reads new patterns back before it returns.
+    The server does not compare the revisions of a consumer, so if two members start at the same time, the second may
+    overwrite the first one's patterns. This function therefore reads new patterns back before it returns.
 
     Raises:
-        UnfitServer: if the server rejects the consumer, or created it with other settings.
+        UnfitServer: if the server rejects the consumer, or creates it with different settings.
     """
     from nats.js.errors import APIError, NotFoundError
 
@@ -448,7 +451,7 @@ async def ensure_consumer(connection: Connection, stream: str, subscriptions: Su
             if await patiently(connection, has_own):
                 return
     except APIError as error:
-        raise UnfitServer(f"the server refuses the group {group!r}: {error.description}") from None
+        raise UnfitServer(f"the server rejected the group {group!r}: {error.description}") from None
 
 
 def _consumer(group: Group) -> ConsumerConfig:
@@ -460,7 +463,8 @@ def _consumer(group: Group) -> ConsumerConfig:
         deliver_policy=DeliverPolicy.ALL,
         ack_policy=AckPolicy.EXPLICIT,
         ack_wait=group.ack_wait,
-        # The bridge counts failures itself. A delivery limit on the server would drop the event without a dead letter.
+        # The bridge counts failures itself. If the server limited deliveries, it would drop events without a dead
+        # letter.
         max_deliver=-1,
         filter_subjects=group.filters,
         metadata=dict(group.metadata),

@@ -1,9 +1,9 @@
-"""Conversion between topics and NATS subjects, and the subjects to which a pattern must subscribe.
+"""Converts between topics and NATS subjects, and determines the subjects that a pattern must subscribe to.
 
-A segment becomes a token. Letters, digits, ``-`` and ``_`` are kept. Every other byte of the UTF-8 encoding becomes
-``=`` and two hexadecimal digits. An empty segment becomes ``=``. Such a token is valid in a subject and in a bucket's
-key. Some patterns cannot be expressed as a subject, such as ``fo*``, or ``**`` that is not last. They become the
-narrowest filter that includes them, and the subscriber matches the topic again.
+Each segment becomes a token. Letters, digits, ``-`` and ``_`` are kept, and every other byte of the UTF-8 encoding
+becomes ``=`` and two hexadecimal digits. An empty segment becomes ``=``. These tokens are valid both in subjects and in
+bucket keys. Some patterns cannot be expressed as a subject, such as ``fo*``, or a ``**`` that is not at the end. They
+are converted to the narrowest filter that includes them, and the subscriber then matches the topics itself.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LONGEST", "as_subject", "as_token", "as_topic", "covers", "filters", "widest"]
 
-#: Maximum number of characters in a subject. A server disconnects a client that sends a subject of 4,096 characters.
+#: The maximum number of characters in a subject. A server disconnects clients that send subjects of 4,096 characters.
 LONGEST = 1024
 
-#: Maximum number of cached topics in each direction.
+#: The maximum number of cached topics in each direction.
 _KEPT = 4096
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+").fullmatch
@@ -34,25 +34,26 @@ _ESCAPED = re.compile(r"(?:=[0-9A-Fa-f]{2})+")
 
 
 def as_token(text: str) -> str:
-    """Return ``text`` as one token in a subject, or as one key in a bucket.
+    """Return ``text`` as a token for a subject or a key for a bucket.
 
     Raises:
-        Unpublishable: for half a surrogate pair, which has no UTF-8.
+        Unpublishable: if ``text`` contains half a surrogate pair, which cannot be encoded as UTF-8.
     """
     if _PLAIN(text):
         return text
     try:
         return _STRANGE.sub(_escape, text) or "="
     except UnicodeEncodeError:
-        raise Unpublishable(f"{text[:80]!r} holds half a surrogate pair, which cannot be encoded as UTF-8") from None
+        raise Unpublishable(f"{text[:80]!r} contains half a surrogate pair, which cannot be encoded as UTF-8") from None
 
 
 @lru_cache(_KEPT)
 def as_subject(topic: str, prefix: str) -> str:
-    """Return the subject of ``topic`` under ``prefix``.
+    """Return the subject for ``topic`` under ``prefix``.
 
     Raises:
-        Unpublishable: for a subject of more than 1,024 characters, or half a surrogate pair.
+        Unpublishable: if the subject would be longer than 1,024 characters, or if the topic contains half a surrogate
+            pair.
     """
     subject = f"{prefix}.{'.'.join(as_token(segment) for segment in topic.split('/'))}"
     if len(subject) > LONGEST:
@@ -65,18 +66,18 @@ def as_subject(topic: str, prefix: str) -> str:
 
 @lru_cache(_KEPT)
 def as_topic(subject: str, prefix: str) -> str:
-    """Return the topic for ``subject``; subjects from other programs are decoded as far as possible."""
+    """Return the topic for ``subject``. Subjects from other programs are decoded as far as possible."""
     words = subject.removeprefix(f"{prefix}.").split(".")
     return "/".join("" if word == "=" else _ESCAPED.sub(_unescape, word) for word in words)
 
 
 def filters(patterns: Iterable[Pattern], prefix: str) -> list[str]:
-    """Return sorted subjects that include every match of ``patterns`` and do not overlap."""
+    """Return sorted subjects that include everything that ``patterns`` match and do not overlap."""
     return widest(subject for pattern in patterns for subject in _filters(pattern.segments, prefix))
 
 
 def widest(subjects: Iterable[str]) -> list[str]:
-    """Return the ``subjects`` that no other one covers, sorted. A server rejects overlapping filters."""
+    """Return the subjects that no other subject covers, sorted. Servers reject overlapping filters."""
     wanted = set(subjects)
     return sorted(one for one in wanted if not any(covers(other, one) for other in wanted if other != one))
 

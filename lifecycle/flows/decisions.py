@@ -103,7 +103,7 @@ class Scheduler:
         self._failed: dict[int, NodeState] = {}
         # The ready steps: highest priority first, then in flow order.
         self._ready: list[tuple[int, int]] = []
-        # What `take_back` needs to undo the last `schedule`: the earlier states, the nodes that started, and the
+        # `take_back` uses these to undo the last `schedule`: the earlier states, the nodes that started, and the
         # earlier number of errors.
         self._before: list[tuple[NodeState, tuple[Any, ...]]] = []
         self._begun: list[NodeState] = []

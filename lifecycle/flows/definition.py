@@ -43,8 +43,8 @@ __all__ = [
     "unordered",
 ]
 
-#: The names that a step provides. Each is mapped to the part of the result that it stands for: a position, a key, or
-#: None for all of it.
+#: The names that a step provides. Each is mapped to the part of the result that it names: a position, a key, or None
+#: for all of it.
 Provides: TypeAlias = "Mapping[str, int | str | None]"
 
 
@@ -306,7 +306,7 @@ def _check_types(name: str, settings: TaskSettings) -> None:
 
 
 def _parts_of(provides: str | Iterable[str] | None) -> Provides:
-    """Return each name in ``provides``, mapped to the part of the result that it stands for."""
+    """Return each name in ``provides``, mapped to the part of the result that it names."""
     if not provides:
         return {}
     if isinstance(provides, str):

@@ -45,7 +45,7 @@ __all__ = ["STOP_MARGIN", "THREADS", "Engine", "current_task", "send"]
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: Stands for the result of a function that the engine has cancelled.
+#: A placeholder for the result of a function that the engine has cancelled.
 _CANCELLED: Any = object()
 #: Seconds to wait for a cancelled function to finish.
 _CANCEL_TIMEOUT = 5.0

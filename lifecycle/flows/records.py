@@ -155,7 +155,7 @@ class ItemInfo:
     kind: str
     #: The state of the task or retry. Empty for a nested flow.
     state: str = ""
-    #: What happens to the step next.
+    #: The next action on the step.
     intention: str = ""
     #: How many times the step was started.
     attempt: int = 0

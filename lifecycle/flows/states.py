@@ -65,7 +65,7 @@ class StepState(StrEnum):
 
 
 class Intention(StrEnum):
-    """What happens to a task or a retry next. Stored along with its state."""
+    """The next action on a task or a retry, which is stored along with its state."""
 
     EXECUTE = "EXECUTE"
     IGNORE = "IGNORE"
@@ -100,7 +100,7 @@ class Table(Generic[S]):
     """The states of one kind of object, and the allowed moves between them.
 
     Args:
-        kind: What to call this kind of object in messages.
+        kind: The name for this kind of object in messages.
         initial: The initial state.
         moves: The states that may follow each state.
         ignored: Moves that can be requested without an error, but have no effect.

@@ -1,7 +1,7 @@
-"""Handlers for common events: suspend and resume, reload, shut down, call a pool, start a flow, escalate.
+"""Handlers for common tasks: suspend and resume, reload, shut down, escalate, call a pool, or start a flow.
 
-Each handler is a callable object, so it can be registered like any function. It works with functions, or with any
-object that has ``suspend()`` and ``resume()``, ``call()`` or ``start()``. It does not import workers, pools or flows.
+Each handler is a callable object, so you can register it like a function. Handlers work with functions, or with any
+object that has ``suspend()`` and ``resume()``, ``call()`` or ``start()``. They don't import workers, pools or flows.
 """
 
 from lifecycle.handlers.reload import ReloadHandler, ReloadState

@@ -1,4 +1,4 @@
-"""Calls of user functions, async or plain, with as many of the offered arguments as they take."""
+"""Calls user functions, async or synchronous, with as many of the offered arguments as they accept."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "adapted", "trimmed"]
 
-#: A user function after `adapted`: always awaited, and called with all offered arguments.
+#: A user function that `adapted` has wrapped. It is always awaited, and always called with all offered arguments.
 Call: TypeAlias = "Callable[..., Awaitable[Any]]"
 
 
 def adapted(fn: Callable[..., Any], role: str, *offered: str, default: int = 0) -> Call:
-    """Return ``fn`` as an async function that takes all ``offered`` arguments and passes on as many as ``fn`` takes.
+    """Wrap ``fn`` in an async function that takes all ``offered`` arguments and passes on as many as ``fn`` accepts.
 
-    A function without a signature, such as `dict.update` and others written in C, is called with ``default`` arguments.
+    Functions without a signature, such as `dict.update` and others written in C, are called with ``default`` arguments.
 
     Raises:
-        TypeError: if ``fn`` cannot be called with any number of them. The message contains its ``role``.
+        TypeError: if ``fn`` cannot be called with any number of these arguments. The message contains its ``role``.
     """
     trim = trimmed(fn, role, *offered, default=default)
 
@@ -34,15 +34,15 @@ def adapted(fn: Callable[..., Any], role: str, *offered: str, default: int = 0) 
 
 
 def trimmed(fn: Callable[..., Any], role: str, *offered: str, default: int = 0) -> Callable[..., Any]:
-    """Return ``fn`` like `adapted`, but without awaiting a coroutine that it returns."""
+    """Wrap ``fn`` like `adapted` does, but don't await the coroutine if it returns one."""
     if not callable(fn):
-        raise TypeError(f"{fn!r} cannot be {role}: give a function, async or plain")
+        raise TypeError(f"{fn!r} cannot be {role}: pass an async or synchronous function")
     taken = _taken(fn, role, offered, default)
     return lambda *arguments: fn(*arguments[:taken])
 
 
 def _taken(fn: Callable[..., Any], role: str, offered: tuple[str, ...], default: int) -> int:
-    """Return the maximum number of offered arguments that ``fn`` takes."""
+    """Return the maximum number of offered arguments that ``fn`` accepts."""
     try:
         signature = inspect.signature(fn)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`ReloadHandler`: prepare a new version next to the old one, then commit it in one step, or roll it back."""
+"""`ReloadHandler`: prepares a new version alongside the old one, then commits it in one step or rolls it back."""
 
 from __future__ import annotations
 
@@ -31,54 +31,55 @@ _T = TypeVar("_T")
 class ReloadState:
     """The state of a `ReloadHandler`."""
 
-    #: The number of successful reloads. 0 means the version with which the program started.
+    #: The number of successful reloads. 0 is the version that the program started with.
     generation: int
-    #: Result of the last reload: ``""`` before the first, then ``"ok"`` or an error such as ``"ValueError: no such
-    #: key"``.
+    #: The result of the last reload: ``"ok"``, or an error such as ``"ValueError: no such key"``. Empty before the
+    #: first reload.
     last_result: str
-    #: Duration of the last reload, in seconds.
+    #: The duration of the last reload in seconds.
     duration: float
     #: True if a reload is running.
     running: bool
 
 
 class _Run:
-    """One reload: its event, and the result for all callers that share it."""
+    """One reload: its event, and the result that all its callers share."""
 
     def __init__(self, event: Topical) -> None:
         #: The newest event.
         self.event = event
-        #: True if ``prepare`` has returned.
+        #: True once ``prepare`` has returned.
         self.prepared = False
         #: The result of ``prepare``.
         self.new: Any = None
         self.ended = asyncio.Event()
         self.error: Exception | None = None
-        #: True if the caller that ran the reload was cancelled, so there is no result.
+        #: True if the caller that ran the reload was cancelled, which means that there is no result.
         self.given_up = False
 
 
 class ReloadHandler:
-    """Reloads in two steps, each async or plain. If a step fails, the old version stays, and the error is raised.
+    """Reloads in two steps. If a step fails, the old version stays in use, and the error is raised.
 
-    ``prepare`` creates the new version, for example parses a file or connects, and returns it. It may take the event.
-    ``commit``, if given, gets the result of ``prepare`` and puts it in use, which should be one step. If ``commit``
-    fails, or times out after ``prepare`` returned, ``rollback`` gets the same result and discards it. Without
-    ``commit``, a plain function is sufficient as ``prepare``, which then also puts the new version in use.
+    ``prepare`` creates the new version, for example by parsing a file or by connecting, and returns it. It can have a
+    parameter for the event. ``commit``, if any, receives the result of ``prepare`` and puts it into use, ideally in a
+    single step. If ``commit`` fails, or if time runs out after ``prepare`` has returned, ``rollback`` receives the same
+    result and discards it. Without a ``commit``, ``prepare`` must put the new version into use itself. All of these
+    functions can be async or synchronous.
 
-    A plain ``prepare`` that is followed by a ``commit`` runs in a thread, so it may block. All other functions run in
-    the event loop, so no other task sees a plain ``commit`` half done.
+    If there is a ``commit``, a synchronous ``prepare`` runs in a thread, so it may block. All other functions run in
+    the event loop, so that no other task sees a synchronous ``commit`` half done.
 
-    ``prepare`` and ``commit`` together have ``timeout`` seconds, and ``rollback`` has the same time. None means no
-    limit. A function that blocks the loop cannot be timed out. A thread that times out continues. The next reload waits
-    for it, and its result is discarded.
+    ``prepare`` and ``commit`` may take ``timeout`` seconds in total, and ``rollback`` may take the same time again.
+    None means no limit. A function that blocks the loop cannot be timed out. If a thread times out, it keeps running.
+    The next reload waits for it, and its result is discarded.
 
-    Only one reload runs at a time. Calls during a reload share the next one, which gets the newest event. The
-    ``concurrency`` of the route limits simultaneous calls: with 1 they run one after the other, with 100 up to 100
-    calls share one reload.
+    Only one reload runs at a time. Calls made during a reload share the next one, which receives the newest event. The
+    route's ``concurrency`` limits the number of simultaneous calls: with 1, each call runs its own reload, and with
+    100, up to 100 calls share a reload.
 
     Raises:
-        TypeError: if one of them is not a function of at most one argument.
+        TypeError: if one of these is not a function that can be called with at most one argument.
         ValueError: unless ``timeout`` is None or above 0.
     """
 
@@ -95,9 +96,9 @@ class ReloadHandler:
         self._commit, self._rollback = _taker(commit, "commit"), _taker(rollback, "rollback")
         self._timeout = in_seconds_or_none("timeout", timeout)
         self._current: _Run | None = None
-        # The reload that was requested during the current one. It has not begun, so further calls share it.
+        # The reload that was requested during the current one. It has not begun yet, so further calls share it.
         self._next: _Run | None = None
-        # The task that waits for a thread that timed out, to discard its result.
+        # The task that waits for a thread that timed out and discards its result.
         self._late: asyncio.Task[None] | None = None
         self._generation, self._result, self._duration = 0, "", 0.0
 
@@ -109,10 +110,10 @@ class ReloadHandler:
         return ReloadState(self._generation, self._result, self._duration, self._current is not None)
 
     async def __call__(self, event: Topical) -> None:
-        """Reload, or wait for the reload that is shared with this event.
+        """Reload, or wait for the reload that this event shares.
 
         Raises:
-            TimeoutError: if the reload took too long. The old version stays.
+            TimeoutError: if the reload took too long. The old version stays in use.
         """
         while self._next is not None:
             run = self._next
@@ -154,7 +155,7 @@ class ReloadHandler:
         except BaseException as error:
             self._result = error_text(error)
             level = logging.DEBUG if isinstance(error, asyncio.CancelledError) else logging.WARNING
-            _log.log(level, "reload failed, generation %d stays: %s", self._generation, self._result)
+            _log.log(level, "reload failed; keeping generation %d: %s", self._generation, self._result)
             mark_logged(error)
             raise
         else:
@@ -164,7 +165,7 @@ class ReloadHandler:
             self._duration = clock() - began
 
     async def _swap(self, run: _Run) -> None:
-        """Prepare and commit, or change nothing."""
+        """Prepare and commit. If either fails, nothing changes."""
         try:
             await self._in_time(self._prepare_and_commit(run))
         except BaseException as error:
@@ -179,7 +180,7 @@ class ReloadHandler:
                 return await work
         except TimeoutError as error:
             if limit.expired():
-                raise TimeoutError(f"the reload was not done within {self._timeout:g} s") from error
+                raise TimeoutError(f"the reload did not finish within {self._timeout:g} s") from error
             raise
 
     async def _prepare_and_commit(self, run: _Run) -> None:
@@ -196,7 +197,7 @@ class ReloadHandler:
         try:
             return await asyncio.shield(job)
         except asyncio.CancelledError:
-            # A thread cannot be cancelled, so this task waits for it.
+            # A thread cannot be cancelled, so wait for it in a task.
             self._late = asyncio.create_task(self._discard(job), name="the end of a prepare that was given up")
             raise
 
@@ -211,7 +212,7 @@ class ReloadHandler:
             _log.info("prepare failed after its timeout: %r", job.exception())
 
     async def _roll_back(self, new: Any, error: BaseException) -> None:
-        """Discard ``new``. If that fails, log the further error, and add it to ``error`` as a note."""
+        """Discard ``new``. If that fails as well, log the second error and add it to ``error`` as a note."""
         if self._rollback is None:
             return
         try:
@@ -222,5 +223,5 @@ class ReloadHandler:
 
 
 def _taker(fn: Callable[..., Any] | None, role: str) -> Call | None:
-    """Return ``fn`` as a function of the result of ``prepare``, if it takes an argument."""
+    """Wrap ``fn`` so that it receives the result of ``prepare`` if it has a parameter for it."""
     return None if fn is None else adapted(fn, role, "what prepare returned", default=1)

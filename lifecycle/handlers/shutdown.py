@@ -1,6 +1,6 @@
-"""Handlers that end the program.
+"""Handlers that shut down the program.
 
-`ShutdownHandler` does so immediately, `TerminateHandler` after suspending, and `Escalator` step by step.
+`ShutdownHandler` does this immediately, `TerminateHandler` after suspending, and `Escalator` step by step.
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ _log = logging.getLogger("lifecycle.handlers")
 
 
 class ShutdownHandler:
-    """Calls ``fn``, async or plain, with the event if it takes one, and then shuts down the current lifetime.
+    """Calls ``fn``, which may be async or synchronous, and then shuts down the current lifetime.
 
-    Only the first event has an effect, even while ``fn`` runs. The lifetime is shut down even if ``fn`` fails, and the
-    error is raised. Outside a lifetime, the handler only calls ``fn``.
+    ``fn`` receives the event if it has a parameter for it. Only the first event has an effect, even while ``fn`` is
+    still running. If ``fn`` fails, the lifetime is shut down anyway, and the error is raised. Outside a lifetime, the
+    handler only calls ``fn``.
 
     Raises:
-        TypeError: if ``fn`` is not a function of at most one argument.
+        TypeError: if ``fn`` is not a function that can be called with at most one argument.
     """
 
     def __init__(self, fn: Callable[..., Any] | None = None) -> None:
         self._fn = None if fn is None else adapted(fn, "a ShutdownHandler's function", "event")
-        #: True if the handler has been called.
+        #: True once the handler has been called.
         self.called: bool = False
 
     async def __call__(self, event: Topical) -> None:
-        """Shut down at the first call, and ignore later calls."""
+        """Shut down on the first call, and ignore any others."""
         if self.called:
             return
         self.called = True
@@ -68,15 +69,15 @@ def _shut_lifetime_down() -> None:
 
 
 class TerminateHandler:
-    """Suspends, so that state is saved, and then shuts down.
+    """Suspends, so that state is saved, then shuts down.
 
-    ``suspend`` is a `SuspendHandler`, another object with ``suspend()``, or a handler, which gets a `SuspendEvent`.
-    ``shutdown`` is a handler and gets a `ShutdownEvent`. Either may be None. If ``suspend`` fails, ``shutdown`` is
-    still called. All errors are raised as one `ExceptionGroup`, even a single one. With ``continue_on_failure=False``,
-    the error of ``suspend`` is raised unchanged, and nothing is shut down.
+    ``suspend`` is a `SuspendHandler`, another object with ``suspend()``, or a handler that is called with a
+    `SuspendEvent`. ``shutdown`` is a handler that is called with a `ShutdownEvent`. Either may be None. If ``suspend``
+    fails, ``shutdown`` is still called. Errors are always raised as an `ExceptionGroup`, even if there is only one.
+    With ``continue_on_failure=False``, the error that ``suspend`` raises is raised unchanged, and nothing is shut down.
 
     Raises:
-        TypeError: for a handler that is not a callable of one argument.
+        TypeError: if a handler cannot be called with one argument.
     """
 
     def __init__(
@@ -106,7 +107,10 @@ class TerminateHandler:
 
 
 def _suspending(suspend: Any) -> AsyncHandler | None:
-    """Return ``suspend`` as a handler. Prefer its method ``suspend``, since a repeated event may return early."""
+    """Return ``suspend`` as a handler.
+
+    Prefer its ``suspend`` method, since handling a repeated event may return early.
+    """
     if suspend is None:
         return None
     method = getattr(suspend, "suspend", None)
@@ -117,17 +121,17 @@ def _suspending(suspend: Any) -> AsyncHandler | None:
 
 
 class Escalator:
-    """Passes events to ``primary``, and to ``fallback`` once it has escalated.
+    """Passes events to ``primary`` until it escalates, and then to ``fallback``.
 
-    It escalates when ``primary`` raises `NotHandled`; the same event then goes to ``fallback``. With ``window``, it
-    also escalates on a second event within ``window`` seconds of the previous one, even while ``primary`` is still
-    handling that event. Any other error of ``primary``, including `Dropped`, is raised and has no further effect.
+    It escalates when ``primary`` raises `NotHandled`, and passes the same event to ``fallback``. If ``window`` is set,
+    it also escalates when an event arrives within ``window`` seconds of the previous one, even if ``primary`` is still
+    handling that one. Any other error raised by ``primary``, including `Dropped`, is raised and has no further effect.
 
-    `reset` starts again with ``primary``. A `SuspendHandler` as ``primary`` calls it after each successful resume. If
-    another object has ``when_resumed``, pass it ``escalator.reset``.
+    `reset` makes it start again with ``primary``. If ``primary`` is a `SuspendHandler`, this happens after each
+    successful resume. For any other object with ``when_resumed``, pass ``escalator.reset`` to that method.
 
     Raises:
-        TypeError: for handlers that are not callables of one argument.
+        TypeError: if a handler cannot be called with one argument.
         ValueError: unless ``window`` is None or above 0.
     """
 
@@ -136,7 +140,7 @@ class Escalator:
         self._names = f"{name_of(primary)} to {name_of(fallback)}"
         self._window = in_seconds_or_none("window", window)
         self._last = -math.inf
-        #: True if ``fallback`` gets the events now.
+        #: True if events now go to ``fallback``.
         self.escalated: bool = False
         when_resumed = getattr(primary, "when_resumed", None)
         if when_resumed is not None:
@@ -151,7 +155,7 @@ class Escalator:
         self._last = -math.inf
 
     async def __call__(self, event: Topical) -> None:
-        """Handle ``event``, and raise the errors of the handler that got it."""
+        """Handle ``event``. Errors raised by the handler that received it are raised here."""
         if self._is_second():
             self.escalated = True
         if not self.escalated:

@@ -1,4 +1,4 @@
-"""`SuspendHandler`: suspend and resume, each as one transition that succeeds as a whole or changes nothing."""
+"""`SuspendHandler`: suspends and resumes. Each transition either succeeds as a whole or changes nothing."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _F = TypeVar("_F", bound="Callable[..., Any]")
 
 
 class Suspendable(Protocol):
-    """An object that can suspend and resume its work. Both methods may be async or plain."""
+    """An object that can suspend and resume its work. Both methods may be async or synchronous."""
 
     def suspend(self) -> Any:
-        """Save state, stop taking work, and return when both are done."""
+        """Stop accepting work and save state. Return once both are done."""
         ...
 
     def resume(self) -> Any:
-        """Continue, and return when that is done."""
+        """Resume work. Return once it is running again."""
         ...
 
 
@@ -67,41 +67,45 @@ _INTERRUPTS = ("signal/interrupt", "lifecycle/interrupt")
 
 
 class _Request:
-    """A requested transition, which begins when all earlier ones have ended."""
+    """A requested transition, which begins once all earlier ones have finished."""
 
     def __init__(self, target: _State, before: _Request | None) -> None:
         self.target = target
         self.before = before
         self.task = asyncio.current_task()
         self.ended = asyncio.Event()
-        #: The error of the transition. The cancellation of one caller is not raised in the callers that joined.
+        #: The error that the transition raised. If a caller is cancelled, this is not raised in the callers that joined
+        #: it.
         self.error: Exception | None = None
         self.succeeded = False
 
     async def wait_turn(self) -> None:
-        """Wait for all earlier requests. If the predecessor was cancelled while it waited, wait for its predecessor."""
+        """Wait for all earlier requests.
+
+        If the previous one was cancelled while waiting, wait for the one before it.
+        """
         while self.before is not None:
             await self.before.ended.wait()
             self.before = self.before.before
 
 
 class SuspendHandler:
-    """Runs suspend and resume hooks on the events ``lifecycle/suspend`` and ``lifecycle/resume``.
+    """Runs suspend and resume hooks when the events ``lifecycle/suspend`` and ``lifecycle/resume`` arrive.
 
-    Hooks, async or plain, run one after the other in the order of registration, in both directions. Register the work
-    first and messages to the user last. The hooks of a transition have ``timeout`` seconds together. None means no
-    limit. A hook that blocks the loop cannot be timed out.
+    Hooks may be async or synchronous. They run one after another in the order of registration, both when suspending and
+    when resuming, so register the work first and messages to the user last. A transition's hooks may take ``timeout``
+    seconds in total. None means no limit. A hook that blocks the loop cannot be timed out.
 
-    If a hook fails, times out or is cancelled, the earlier hooks are rolled back in reverse order. The state then does
-    not change, and the error is raised. Objects added by `manage` are rolled back by their other method. The n-th hook
-    of `on_suspend` is rolled back by the n-th of `on_resume`, and vice versa.
+    If a hook fails, times out or is cancelled, the earlier hooks are rolled back in reverse order, the state does not
+    change, and the error is raised. To roll back an object added with `manage`, its other method is called. To roll
+    back the n-th hook added with `on_suspend`, the n-th hook added with `on_resume` is called, and vice versa.
 
-    Events for the current state, or for a transition in progress, are ignored. If the opposite transition is requested
-    while hooks run, it follows afterwards.
+    Events that request the current state or a transition already in progress are ignored. If the opposite transition is
+    requested while hooks are running, it starts once they have finished.
 
     Ctrl+C (``signal/interrupt``, ``lifecycle/interrupt``) also suspends. If the handler is already suspended or
-    suspending, it raises `NotHandled` for Ctrl+C, so that an `Escalator` can take the next step. It also raises
-    `NotHandled` for every other event.
+    suspending, it raises `NotHandled` instead, so that an `Escalator` can take the next step. For all other events, it
+    raises `NotHandled` as well.
 
     Raises:
         ValueError: unless ``timeout`` is None or above 0.
@@ -121,12 +125,12 @@ class SuspendHandler:
     # -- registration ------------------------------------------------------------------------------------------
 
     def on_suspend(self, fn: _F) -> _F:
-        """Call ``fn()`` when suspending. Can be used as a decorator."""
+        """Call ``fn()`` when suspending. You can use this as a decorator."""
         self._hooks.add("suspend", fn)
         return fn
 
     def on_resume(self, fn: _F) -> _F:
-        """Call ``fn()`` when resuming. Can be used as a decorator."""
+        """Call ``fn()`` when resuming. You can use this as a decorator."""
         self._hooks.add("resume", fn)
         return fn
 
@@ -134,28 +138,30 @@ class SuspendHandler:
         """Suspend and resume each of ``suspendables``.
 
         Raises:
-            TypeError: for an object without ``suspend()`` and ``resume()``.
+            TypeError: if an object lacks ``suspend()`` or ``resume()``.
         """
         for each in suspendables:
             if not (callable(getattr(each, "suspend", None)) and callable(getattr(each, "resume", None))):
-                raise TypeError(f"{each!r} cannot be managed: give it methods suspend() and resume(), async or plain")
+                raise TypeError(
+                    f"{each!r} cannot be managed: it needs the methods suspend() and resume(), async or synchronous"
+                )
         for each in suspendables:
             self._hooks.add_pair(each.suspend, each.resume)
 
     def when_resumed(self, call: Callable[[], object]) -> None:
-        """Call the plain function ``call`` after each successful resume, outside the transition."""
+        """Call the synchronous function ``call`` after each successful resume, outside the transition."""
         self._when_resumed.append(call)
 
     # -- state --------------------------------------------------------------------------------------
 
     @property
     def suspended(self) -> bool:
-        """True if the last successful transition was a suspension. It stays true while resuming."""
+        """True if the last successful transition was a suspension. This stays true while resuming."""
         return self._machine.state in (_State.SUSPENDED, _State.RESUMING)
 
     @property
     def transitioning(self) -> bool:
-        """True if hooks are running."""
+        """True while hooks are running."""
         return self._machine.state in _VIA.values()
 
     def state(self) -> str:
@@ -165,10 +171,10 @@ class SuspendHandler:
     # -- transitions -------------------------------------------------------------------------------------------
 
     async def __call__(self, event: Topical) -> None:
-        """Run the transition that ``event`` requests, or ignore a duplicate.
+        """Run the transition that ``event`` requests. Duplicates are ignored.
 
         Raises:
-            NotHandled: for an event that requests no transition, and for Ctrl+C when suspended or suspending.
+            NotHandled: if ``event`` does not request a transition, or if it is Ctrl+C when suspended or suspending.
         """
         target = _TARGETS.get(event.topic)
         if event.topic in _INTERRUPTS:
@@ -181,32 +187,32 @@ class SuspendHandler:
             await self._run(target)
 
     async def suspend(self) -> None:
-        """Suspend, or join a suspension in progress, and return when suspended.
+        """Suspend, or join a suspension in progress. Return once suspended.
 
         Raises:
-            LifecycleError: if a hook of this handler calls it, because the hook would wait for itself.
+            LifecycleError: if one of this handler's hooks calls this, because the hook would wait for itself.
             TimeoutError: if the hooks took too long.
         """
         await self._reach(_State.SUSPENDED)
 
     async def resume(self) -> None:
-        """Resume, or join a resume in progress, and return when running. Raise the same errors as `suspend`."""
+        """Resume, or join a resume in progress. Return once running. Raises the same errors as `suspend`."""
         await self._reach(_State.RUNNING)
 
     def _pending(self) -> _Request | None:
-        """Return the latest unfinished request, without those cancelled while they waited."""
+        """Return the latest unfinished request, ignoring those that were cancelled while waiting."""
         last = self._last
         while last is not None and last.ended.is_set():
             last = last.before
         return last
 
     def _planned(self) -> _State:
-        """Return the state after all requested transitions."""
+        """Return the state that all requested transitions lead to."""
         pending = self._pending()
         return pending.target if pending else _State.SUSPENDED if self.suspended else _State.RUNNING
 
     async def _reach(self, target: _State) -> None:
-        """Run the transition, or join the caller that runs it, and take over if that caller is cancelled."""
+        """Run the transition, or join the caller that is running it and take over if that caller is cancelled."""
         while self._planned() is target:
             pending = self._pending()
             if pending is None:
@@ -236,18 +242,21 @@ class SuspendHandler:
             request.ended.set()
 
     def _refuse_own(self, pending: _Request | None) -> None:
-        """Reject a hook that waits for its own transition, because the wait would never end."""
+        """Raise an error if a hook is about to wait for its own transition, because the wait would never end."""
         here = asyncio.current_task()
         while pending is not None:
             if pending.task is here:
                 raise LifecycleError(
-                    f"suspend() or resume() was called from a hook of this handler while {self._machine.state}: "
+                    f"suspend() or resume() was called from one of this handler's hooks while {self._machine.state}: "
                     "it would wait for itself; emit an event instead"
                 )
             pending = pending.before
 
     async def _transition(self, target: _State) -> None:
-        """Run all hooks or none. Return if the state is already ``target``, because an earlier transition failed."""
+        """Run all hooks or none.
+
+        If an earlier transition failed, the state may already be ``target``; do nothing then.
+        """
         old = self._machine.state
         if old is target:
             return
@@ -265,7 +274,7 @@ class SuspendHandler:
 
 
 class _Hook:
-    """A function of a transition, and the hook that undoes it."""
+    """A function to call during a transition, and the hook that undoes it."""
 
     def __init__(self, fn: Callable[..., Any], role: str) -> None:
         self.name = name_of(fn)
@@ -274,14 +283,14 @@ class _Hook:
 
 
 class _Hooks:
-    """The hooks of the transitions ``there`` and ``back``, each in the order of registration."""
+    """The hooks for the transitions ``there`` and ``back``, each in the order of registration."""
 
     def __init__(self, there: str, back: str) -> None:
         self._opposite = {there: back, back: there}
         self._hooks: dict[str, list[_Hook]] = {there: [], back: []}
 
     def add(self, way: str, fn: Callable[..., Any]) -> None:
-        """Add ``fn`` for ``way``, and pair it with the first unpaired hook of the other way. Each undoes the other.
+        """Add ``fn`` for ``way``. It is paired with the first unpaired hook for the other way; each undoes the other.
 
         Raises:
             TypeError: if ``fn`` cannot be called without arguments.
@@ -294,7 +303,7 @@ class _Hooks:
                 return
 
     def add_pair(self, there: Callable[..., Any], back: Callable[..., Any]) -> None:
-        """Add one hook for each way. Each undoes the other."""
+        """Add one hook for each way, so that each undoes the other."""
         pair = [_Hook(fn, f"{way}()") for way, fn in zip(self._hooks, (there, back), strict=True)]
         pair[0].undo, pair[1].undo = pair[1], pair[0]
         for hooks, hook in zip(self._hooks.values(), pair, strict=True):
@@ -314,7 +323,7 @@ class _Hooks:
 
 
 async def _roll_back(done: list[_Hook], error: BaseException, timeout: float | None) -> None:
-    """Undo ``done`` in reverse order. Further errors are logged and added to ``error`` as notes."""
+    """Undo ``done`` in reverse order. Log any further errors, and add them to ``error`` as notes."""
     for hook in reversed(done):
         if hook.undo is None:
             continue
@@ -323,4 +332,4 @@ async def _roll_back(done: list[_Hook], error: BaseException, timeout: float | N
                 await hook.undo.call()
         except Exception as second:  # noqa: BLE001  # the first error is raised
             _log.exception("rolling back %s with %s failed", hook.name, hook.undo.name)
-            error.add_note(f"and {hook.undo.name}, which should have taken back {hook.name}, failed: {second!r}")
+            error.add_note(f"and {hook.undo.name}, which should have undone {hook.name}, failed: {second!r}")

@@ -1,4 +1,4 @@
-"""Handlers that turn events into work: `FlowHandler` starts a flow, and `PoolHandler` calls a function in a pool."""
+"""Handlers that turn events into work: `FlowHandler` starts flows, and `PoolHandler` calls functions in a pool."""
 
 from __future__ import annotations
 
@@ -33,31 +33,32 @@ class Starter(Protocol):
     """An object that starts flows, such as `lifecycle.flows.Flows`."""
 
     def start(self, flow: Any, /, *, id: str | None, **store: Any) -> Flowing:  # noqa: A002  # as in `Flows.start`
-        """Start ``flow``. A repeated ``id`` refers to the same flow."""
+        """Start ``flow``. If ``id`` is repeated, it refers to the same flow."""
         ...
 
     def asks(self, flow: Any, /) -> Collection[str]:
-        """Return the names of the values that ``flow`` takes."""
+        """Return the names of the values that ``flow`` needs."""
         ...
 
 
 class FlowHandler:
-    """Starts ``flow`` with ``flows`` for each event, and returns the run when it is stored.
+    """Starts ``flow`` with ``flows`` for each event, and returns the run once it is stored.
 
-    From then on, the flow survives a crash, so the source may acknowledge the event. The handler does not wait for the
-    end of the flow, but its caller can await the run. A flow that fails is stored as failed, and logged.
+    Once it is stored, the flow survives a crash, so the source may acknowledge the event. The handler does not wait for
+    the flow to finish, but its caller can await the run. If a flow fails, this is logged, and the flow is stored as
+    failed.
 
     An event with an ``id``, such as a webhook, starts a flow with that id. If the same event arrives again, after a
-    crash or from the sender, it finds that flow, and continues it if it is unfinished. Each event without an id starts
-    a new flow. To start two flows for one event, write a handler that gives them two ids.
+    crash or because it was resent, the handler finds that flow, and continues it if it is unfinished. Events without an
+    id always start a new flow. To start two flows for one event, write a handler that starts them with different ids.
 
-    The flow gets the values that its tasks take by name and that no task provides. A value is a key of the event's
-    ``data``, if that is a mapping, or a field of the event, or ``topic``. The value ``event`` is a mapping of all
-    fields. Paths and times become text, and bytes are decoded as UTF-8. ``id`` is the id of the flow, which
-    `current_task` contains.
+    The flow receives the values that its tasks require and that no task provides. Each is looked up by name: as a key
+    in the event's ``data``, if that is a mapping, or as a field of the event, or as ``topic``. The value ``event`` is a
+    mapping of all fields. Paths and times are converted to text, and bytes are decoded as UTF-8. ``id`` is the flow's
+    id, which tasks can get from `current_task`.
 
     Raises:
-        TypeError: if ``flows`` cannot start a flow, or ``flow`` is not a flow.
+        TypeError: if ``flows`` cannot start flows, or if ``flow`` is not a flow.
         FlowError: if the flow cannot run.
     """
 
@@ -75,10 +76,11 @@ class FlowHandler:
         """Start the flow.
 
         Raises:
-            FlowError: for missing values, or values that cannot be stored.
+            FlowError: if values are missing or cannot be stored.
             JournalError: if the store fails.
         """
-        # If a repeated event differs from the first in a field such as the time, it still belongs to the same flow.
+        # A repeated event may differ from the first one in a field such as the time, but it still belongs to the same
+        # flow.
         start = getattr(self._flows, "repeat", self._flows.start)
         return await cast("Flowing", start(self._flow, id=_id(event), **self._values(event))).stored()
 
@@ -95,12 +97,12 @@ class FlowHandler:
 
 def _id(event: Topical) -> str | None:
     given = getattr(event, "id", None)
-    # A header may hold invalid characters.
+    # A header may contain invalid characters.
     return None if given is None or given == "" else str(given).encode(errors="backslashreplace").decode()
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` in a form that every serializer of flows can store, if its type is supported here."""
+    """Convert ``value`` to a form that every flow serializer can store, if its type is supported here."""
     if isinstance(value, (bytes, bytearray)):
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, (date, datetime)):
@@ -114,41 +116,42 @@ class Callee(Protocol):
     """An object that accepts calls by name, such as a `lifecycle.workers.pool.Pool`."""
 
     def call(self, function: str, event: dict[str, Any], /) -> Awaitable[Any]:
-        """Call ``function`` with the event as its argument, and return the result."""
+        """Call ``function`` with the event as its argument, and return its result."""
         ...
 
 
 class PoolHandler:
     """Calls ``name`` in ``pool`` for each event, and waits for the result.
 
-    The function gets a mapping of the event's fields and topic, with paths as text, which any codec can encode. Its
-    result is the result of the handler. Its errors are raised, as are `PoolBusy` and `RemoteError`. If the handler is
-    cancelled, the call is cancelled too. The ``concurrency`` of the route limits its simultaneous calls in the pool.
+    The function receives a mapping of the event's fields and topic, with paths as text, which any codec can encode. The
+    handler returns the function's result, and raises its errors as well as `PoolBusy` and `RemoteError`. If the handler
+    is cancelled, the call is also cancelled. The route's ``concurrency`` limits the number of simultaneous calls.
 
     Raises:
-        TypeError: for a pool without ``call``, or a name that is not a string.
-        ValueError: for an empty name.
+        TypeError: if ``pool`` has no ``call``, or if ``name`` is not a string.
+        ValueError: if ``name`` is empty.
     """
 
     def __init__(self, pool: Callee, name: str) -> None:
         if not callable(getattr(pool, "call", None)):
             raise TypeError(f"expected a Pool, or another object with call(name, event), got {pool!r}")
         if not isinstance(name, str):
-            raise TypeError(
-                f"a function's name must be a string, got {name!r}; give one that the pool's workers define"
-            )
+            raise TypeError(f"a function's name must be a string, got {name!r}; use one that the pool's workers define")
         if not name:
-            raise ValueError("a function's name must not be empty; give one that the pool's workers define")
+            raise ValueError("a function's name must not be empty; use one that the pool's workers define")
         self._pool = pool
         self._name = name
 
     async def __call__(self, event: Topical) -> Any:
-        """Make the call."""
+        """Call the function with ``event``."""
         return await self._pool.call(self._name, _as_data(event))
 
 
 def _as_data(event: Topical) -> dict[str, Any]:
-    """Return the fields and topic of ``event``, with paths as text, because only the pickle codec supports paths."""
+    """Return the fields and topic of ``event``.
+
+    Paths are converted to text, since only the pickle codec supports them.
+    """
     values = {name: _without_paths(getattr(event, name)) for name in _fields(event)}
     return values | {"topic": event.topic}
 

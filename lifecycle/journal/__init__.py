@@ -1,7 +1,7 @@
-"""Durable storage in an SQLite file that one thread writes, and a durable queue.
+"""Durable storage in an SQLite file, written by a single thread, and a durable queue.
 
-`Journal` runs functions inside transactions, and commits functions that arrive at the same time together. A `Schema`
-creates tables. `Queue` stores work that is accepted now and done later.
+`Journal` runs functions inside transactions, and groups functions that arrive at the same time into one commit.
+`Schema` creates tables. `Queue` stores work that is accepted now and done later.
 """
 
 from lifecycle._lazy import lazy_names

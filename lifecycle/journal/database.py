@@ -1,6 +1,6 @@
 """The files that a journal uses: an SQLite database with its schemas and clock, and a lock file.
 
-All functions here block. A journal calls them in its threads, and a command calls them in its main thread.
+All functions here block. Journals call them in their threads, and commands call them in the main thread.
 """
 
 from __future__ import annotations
@@ -26,43 +26,44 @@ __all__ = ["Database", "FileLock", "Outcome", "Schema", "SteadyClock", "Work", "
 
 _log = logging.getLogger("lifecycle.journal")
 
-#: A function that is called inside a transaction.
+#: A function to call inside a transaction.
 Work: TypeAlias = Callable[[sqlite3.Connection], Any]
 
 #: The result of a function, or the error that it raised.
 Outcome: TypeAlias = tuple[Any, BaseException | None]
 
-#: Seconds to wait while a different process writes to the file.
+#: How many seconds to wait while another process is writing to the file.
 _PATIENCE = 5.0
 
 _MEMORY = ":memory:"
 
-# SQLite calls its authorizer only when it prepares a statement, and Python caches prepared statements. The comments
-# make these statements different from those in callers' functions, so that the authorizer checks the latter.
+# SQLite calls its authorizer only when it prepares a statement, and Python caches prepared statements. Because of the
+# comments, these statements differ from those that callers' functions may run, so the authorizer still gets to check
+# the latter.
 _BEGIN, _COMMIT, _ROLL_BACK = "BEGIN IMMEDIATE -- journal", "COMMIT -- journal", "ROLLBACK -- journal"
 _BEGIN_READING = "BEGIN -- journal"
 
 #: Advice for problems with the file, by SQLite's primary result code.
 _TROUBLES = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space",
-    sqlite3.SQLITE_READONLY: "it cannot be written; give this process write permission for it and its directory",
-    sqlite3.SQLITE_PERM: "permission to open it is denied; grant it to this process",
+    sqlite3.SQLITE_READONLY: "it cannot be written to; grant this process write permission for it and its directory",
+    sqlite3.SQLITE_PERM: "it cannot be opened; grant this process permission",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check that its directory exists and this process may write there",
     sqlite3.SQLITE_BUSY: f"another process has locked it for {_PATIENCE:g} s; check for one stuck in a transaction",
-    sqlite3.SQLITE_LOCKED: "it is locked by another user in this process; end that transaction",
-    sqlite3.SQLITE_CORRUPT: "it is damaged; move it away, with the files next to it, and restore a copy",
-    sqlite3.SQLITE_AUTH: "a function given to the journal must not begin or end a transaction",
-    sqlite3.SQLITE_NOTADB: "it is not an SQLite database; give another path",
+    sqlite3.SQLITE_LOCKED: "it is locked by another connection in this process; end its transaction",
+    sqlite3.SQLITE_CORRUPT: "it is damaged; move it and the files next to it away, and restore a backup",
+    sqlite3.SQLITE_AUTH: "a function passed to the journal must not begin or end a transaction",
+    sqlite3.SQLITE_NOTADB: "it is not an SQLite database; use another path",
     sqlite3.SQLITE_IOERR: "the disk cannot read or write it; check the system's log",
 }
 
 
-#: SQLite's messages for a missing table or column, because these errors have no specific code.
+#: Matches SQLite's messages for a missing table or column, since these errors have no specific code.
 _NO_TABLE = re.compile(r"no such (table: (main\.)?lifecycle_|column: )|table lifecycle_\w+ has no column ")
 
 
 class Database:
-    """A file with the tables in ``schemas``."""
+    """A file that contains the tables in ``schemas``."""
 
     def __init__(self, path: str, schemas: Sequence[Schema], *, durable: bool) -> None:
         self._path = path
@@ -71,20 +72,20 @@ class Database:
         self._db: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self.clock: SteadyClock = SteadyClock()
-        # True while a caller's function runs. The function must not end the transaction.
+        # True while a caller's function, which must not end the transaction, is running.
         self._working = False
-        # The device and the inode of the file and its log, by path.
+        # The device and inode numbers of the file and its log, by path.
         self._files: dict[str, tuple[int, int]] = {}
         # The absolute path.
         self._place = path
-        # The error message after the file or its log was deleted; empty before.
+        # The error message if the file or its log was deleted. Otherwise empty.
         self._lost = ""
 
     def open(self) -> None:
         """Open the file, creating it if necessary, and migrate its tables.
 
         Raises:
-            JournalError: if the file cannot be used; the message describes the problem.
+            JournalError: if the file cannot be used. The message describes the problem.
         """
         try:
             self._open()
@@ -96,7 +97,7 @@ class Database:
             raise self._explained(error) from error
 
     def _open(self) -> None:
-        # The absolute path stays valid if the program changes its working directory.
+        # An absolute path stays valid if the program changes its working directory.
         self._place = self._path if self._path == _MEMORY else os.path.abspath(self._path)  # noqa: PTH100  # pathlib is not imported here
         if self._path != _MEMORY:
             # Only the file's owner may read it. SQLite creates the files next to it with the same permissions.
@@ -125,8 +126,9 @@ class Database:
         except sqlite3.OperationalError:
             raise
         except sqlite3.DatabaseError as error:
-            # The clock's table is damaged. The other tables may still be readable, so this is not an error.
-            _log.warning("the clock that processes share in the journal %s cannot be read: %s", self._path, error)
+            # The clock's table is damaged, but the other tables may still be readable, so don't treat this as an
+            # error.
+            _log.warning("cannot read the clock that processes share in the journal %s: %s", self._path, error)
             self._roll_back(db)
 
     def _authorize(self, action: int, *_: str | None) -> int:
@@ -134,14 +136,14 @@ class Database:
         return sqlite3.SQLITE_DENY if forbidden else sqlite3.SQLITE_OK
 
     def close(self) -> None:
-        """Close the file. An uncommitted transaction is lost."""
+        """Close the file. If a transaction is not committed, it is lost."""
         db, self._db = self._db, None
         if db is not None:
             db.close()
 
     @property
     def can_be_read(self) -> bool:
-        """True if `read` is available. It is not for a database in memory, which has only one connection."""
+        """True if `read` is available. An in-memory database has only one connection, so it doesn't support `read`."""
         return self._path != _MEMORY
 
     def read(self, work: Work) -> Any:
@@ -150,14 +152,14 @@ class Database:
         `read` and `stop_reading` must be called in the same thread.
 
         Raises:
-            JournalError: if the file cannot be used; the message describes the problem.
+            JournalError: if the file cannot be used. The message describes the problem.
         """
         try:
             self._check_place()
             if self._reader is None:
                 self._reader = sqlite3.connect(self._place, timeout=_PATIENCE, isolation_level=None)
                 self._reader.execute("PRAGMA query_only = ON")
-            # All reads in the transaction see the same snapshot.
+            # Within a transaction, all reads see the same snapshot.
             self._reader.execute(_BEGIN_READING)
             try:
                 found = work(self._reader)
@@ -182,10 +184,9 @@ class Database:
             reader.close()
 
     def check(self) -> JournalError | None:
-        """Return an error if the file was deleted or replaced since it was opened, and None otherwise.
+        """Return an error if the file has been deleted or replaced since it was opened. Otherwise, return None.
 
-        SQLite does not detect this. It would continue to write to the deleted file, which is lost when the process
-        ends.
+        SQLite does not notice this. It would keep writing to the deleted file, which is lost when the process exits.
         """
         if not self._lost:
             gone = next((path for path, known in self._files.items() if _identity(path) != known), None)
@@ -199,7 +200,7 @@ class Database:
         return JournalError(self._lost)
 
     def carry_out(self, works: Sequence[Work]) -> list[Outcome]:
-        """Call ``works`` in one transaction and return their outcomes. A function that fails writes nothing.
+        """Call ``works`` in one transaction, and return their outcomes. Functions that fail write nothing.
 
         If the shared transaction fails, each function is called again in a separate transaction.
         """
@@ -214,7 +215,7 @@ class Database:
                 outcomes = self._together(works)
         if outcomes is None:
             outcomes = [self._alone(work) for work in works]
-        # The file is checked after the commit, because data written to a deleted file is lost.
+        # Data written to a deleted file is lost, so check the file after the commit.
         if (lost := self.check()) is not None:
             return [(None, lost)] * len(works)
         return outcomes
@@ -224,7 +225,7 @@ class Database:
         try:
             db.execute(_BEGIN)
         except sqlite3.Error as error:
-            # Without this, each separate transaction would wait again for the same lock.
+            # Otherwise, each separate transaction would wait for the same lock again.
             return [(None, self._explained(error)) for _ in works]
         try:
             outcomes = [self._apart(db, work) for work in works]
@@ -235,7 +236,7 @@ class Database:
         return outcomes
 
     def _apart(self, db: sqlite3.Connection, work: Work) -> Outcome:
-        """Call one of several functions that share a transaction."""
+        """Call one of several functions that share a transaction, so that its failure does not affect the others."""
         db.execute("SAVEPOINT lifecycle_work")
         outcome = self._outcome(db, work)
         if not db.in_transaction:
@@ -267,7 +268,7 @@ class Database:
             self._working = False
 
     def _roll_back(self, db: sqlite3.Connection) -> None:
-        """Roll back the transaction, unless SQLite already did, as it does after errors such as a full disk."""
+        """Roll back the transaction, unless SQLite already did so, for example because the disk is full."""
         if db.in_transaction:
             with suppress(sqlite3.Error):
                 db.execute(_ROLL_BACK)
@@ -277,13 +278,13 @@ class Database:
         return self._db
 
     def _explained(self, error: BaseException) -> BaseException:
-        """Convert an error caused by the file to one with advice; return any other error unchanged."""
+        """Convert an error caused by the file to one with advice. Any other error is returned unchanged."""
         if isinstance(error, StopIteration):
-            # A future cannot hold a StopIteration.
-            return RuntimeError("a function given to the journal raised StopIteration")
+            # StopIteration cannot be raised from a future.
+            return RuntimeError("a function passed to the journal raised StopIteration")
         trouble = _TROUBLES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
         if trouble is None and _NO_TABLE.match(str(error)):
-            trouble = "it is damaged: a table is missing or has other columns; restore a copy"
+            trouble = "it is damaged: a table is missing or has the wrong columns; restore a backup"
         if trouble is None or not isinstance(error, sqlite3.Error):
             return error
         explained = JournalError(f"the journal {self._path}: {trouble} ({error})")
@@ -292,7 +293,7 @@ class Database:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Return the device and the inode of a file, or None if the file does not exist."""
+    """Return a file's device and inode numbers, or None if the file does not exist."""
     try:
         found = os.stat(path)  # noqa: PTH116  # without pathlib
     except OSError:
@@ -301,7 +302,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 class _TransactionLost(Exception):
-    """The shared transaction was lost, together with the writes of all functions in it."""
+    """The shared transaction was lost, along with everything that its functions wrote."""
 
 
 _VERSIONS = """
@@ -313,34 +314,34 @@ CREATE TABLE IF NOT EXISTS lifecycle_schemas (name TEXT PRIMARY KEY, version INT
 class Schema:
     """The tables of one component that uses a journal. Components that share a file have separate schemas and names.
 
-    Do not change a step after its release. Append a new step instead.
+    Do not change a step once it has been released. Append a new step instead.
     """
 
     #: The name of the schema in the file.
     name: str
-    #: The statements that migrate each version to the next. The first step creates version 1.
+    #: The statements that migrate from each version to the next. The first step creates version 1.
     steps: tuple[tuple[str, ...], ...]
-    #: The statements that create the latest version. If there are none, a new file runs all steps.
+    #: The statements that create the latest version. If empty, all steps are run for a new file.
     tables: tuple[str, ...] = ()
 
     def since(self, version: int) -> tuple[tuple[str, ...], ...]:
-        """Return the steps from ``version`` to the latest version. Version 0 is an empty database."""
+        """Return the steps that lead from ``version`` to the latest version. Version 0 is an empty database."""
         return self.steps[version:] if version or not self.tables else (self.tables,)
 
 
 def migrate(db: sqlite3.Connection, schema: Schema) -> None:
-    """Migrate the tables in ``schema``, inside a transaction begun by the caller.
+    """Migrate the tables in ``schema``. The caller must have begun a transaction.
 
     Raises:
-        JournalError: if the tables have a newer version than this program supports, or if a different program created
-            tables with the same names.
+        JournalError: if the tables were created by a newer version than this program supports, or if a different
+            program created tables with the same names.
     """
     db.execute(_VERSIONS)
     found, known = _version(db, schema.name), len(schema.steps)
     if found > known:
         raise JournalError(
             f"the tables {schema.name!r} have version {found}, but this program supports versions up to {known}; "
-            "use the newer program that wrote them, or another file"
+            "use the newer program that created them, or a different file"
         )
     for step in schema.since(found):
         for statement in step:
@@ -362,11 +363,11 @@ def _version(db: sqlite3.Connection, name: str) -> int:
 
 
 def _damaged(what: str, error: sqlite3.Error | None = None) -> JournalError:
-    # A locked file or a full disk is not damage.
+    # The file may also be locked, or the disk full, which doesn't mean that the file is damaged.
     if error is not None and getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) != sqlite3.SQLITE_ERROR:
         raise error
     return JournalError(
-        f"it is damaged, or was written by another program ({what}); restore a copy, or give another file"
+        f"it is damaged or was written by another program ({what}); restore a backup, or use a different file"
     )
 
 
@@ -380,23 +381,23 @@ def _make(db: sqlite3.Connection, name: str, statement: str) -> None:
         if "already exists" not in str(error):
             raise
         raise JournalError(
-            f"it has another program's table or index with the name of one of {name!r} ({error}); give another file"
+            f"it has another program's table or index with a name that {name!r} needs ({error}); use another file"
         ) from error
 
 
 #: The file that contains the kernel's id for the current boot.
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _CLOCK = "CREATE TABLE IF NOT EXISTS lifecycle_clock (boot TEXT NOT NULL, ahead REAL NOT NULL, seen REAL NOT NULL)"
-#: Seconds between writes of the time to the file.
+#: How many seconds apart to write the time to the file.
 _NOTE = 60.0
 
 
 class SteadyClock:
-    """Seconds since the epoch that do not jump when the system clock is changed.
+    """The time in seconds since the epoch, which does not jump when the system clock is changed.
 
-    The clock counts the time since the system started, including time in sleep mode. All processes that have the same
-    file open share the clock through the file. After a restart of the system, the clock starts at the system's time or,
-    if that is later, the last time in the file. On systems other than Linux, this is the system clock.
+    The clock counts the time since boot, including time spent asleep. All processes that have the same file open share
+    the clock through the file. After a reboot, the clock starts at either the system time or the last time in the file,
+    whichever is later. On systems other than Linux, this is simply the system clock.
     """
 
     def __init__(self) -> None:
@@ -409,13 +410,13 @@ class SteadyClock:
         return _since_boot() + self._ahead if self._boot else time.time()
 
     def agree(self, db: sqlite3.Connection) -> None:
-        """Use the clock stored in the file, or store this one if there is none. Call it in a write transaction."""
+        """Use the clock stored in the file, or store this one if there is none. Call this in a write transaction."""
         db.execute(_CLOCK)
         known = db.execute("SELECT boot, ahead, seen FROM lifecycle_clock").fetchone()
         if known is None:
             db.execute("INSERT INTO lifecycle_clock VALUES ('', 0, 0)")
         elif known[0] == self._boot:
-            # The file needs no change.
+            # There is no need to change the file.
             self._ahead, self._noted = known[1:]
             return
         else:
@@ -435,7 +436,7 @@ class SteadyClock:
 
 
 def _boot() -> str:
-    """Return the id of the current boot, or an empty string on systems that do not have one."""
+    """Return the id of the current boot, or an empty string if the system does not have one."""
     if sys.platform != "linux":
         return ""
     try:
@@ -452,7 +453,7 @@ def _since_boot() -> float:
 class FileLock:
     """An exclusive lock on a small file at ``path``, which is created if necessary and never removed.
 
-    The system releases the lock when the process ends. Two locks on the same file exclude each other, even in one
+    The system releases the lock when the process exits. Two locks on the same file exclude each other, even within a
     process.
     """
 
@@ -461,7 +462,7 @@ class FileLock:
         self._file: int | None = None
 
     def take(self) -> bool:
-        """Acquire the lock without waiting. Return False if it is held elsewhere.
+        """Acquire the lock without waiting. Return False if it is already held.
 
         Raises:
             OSError: if the file cannot be created or opened.
@@ -483,11 +484,11 @@ class FileLock:
         return True
 
     def is_held(self) -> bool:
-        """Return True if any process holds the lock. This does not block other processes or create the file."""
+        """Return True if any process holds the lock. This neither blocks other processes nor creates the file."""
         import fcntl  # not on Windows
 
         try:
-            # Opening a FIFO for reading would block. Opening it for writing fails if the FIFO has no reader.
+            # If this is a FIFO, opening it for reading would block. Opening it for writing fails if it has no reader.
             file = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return False

@@ -1,7 +1,7 @@
 """Durable queues of work with leases, retries and dead letters, and cached counts.
 
-A `Queue` has no connection. Its methods use the connection from the caller's transaction, so that accepting or
-completing work is atomic with related changes. Times are in seconds since the epoch, and are passed by the caller.
+A `Queue` has no connection. Instead, its methods use the connection of the caller's transaction, so that work is
+accepted or completed atomically with related changes. The caller passes all times, in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ _COLUMNS = "id, body, accepted, due, leased, attempts, failures, error, dead"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Work that was accepted and is not done yet."""
+    """Work that has been accepted but is not done yet."""
 
     id: int
     body: bytes
     accepted: float
-    #: Earliest time at which the entry can be leased.
+    #: The earliest time at which the entry can be leased.
     due: float
-    #: Time at which the lease expires, or 0 without a lease.
+    #: When the lease expires, or 0 if there is no lease.
     leased: float
-    #: Number of leases, including the current one.
+    #: The number of leases so far, including the current one.
     attempts: int
-    #: Number of failures.
+    #: The number of failures so far.
     failures: int
     #: The last error.
     error: str
@@ -77,7 +77,7 @@ class Entry:
 
 
 class Queue:
-    """The entries of the queue called ``name``, in the tables that `QUEUES` creates."""
+    """The entries of the queue ``name``, in the tables that `QUEUES` creates."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -94,8 +94,8 @@ class Queue:
     ) -> int | None:
         """Add an entry and return its id, or return None if an entry with the same ``key`` was accepted recently.
 
-        A key is remembered for ``remember`` seconds. An empty key is not remembered. If ``leased`` is given, the caller
-        has a lease on the new entry until that time.
+        Keys are remembered for ``remember`` seconds, unless they are empty. If ``leased`` is set, the caller gets a
+        lease on the new entry until that time.
         """
         kept = in_seconds("remember", remember, least=0)
         if key and kept > 0 and not self._is_new(db, key, now, kept):
@@ -115,11 +115,11 @@ class Queue:
         return remembered.rowcount > 0
 
     def forget(self, db: sqlite3.Connection, *, now: float) -> None:
-        """Remove the expired keys."""
+        """Remove expired keys."""
         db.execute("DELETE FROM lifecycle_queue_keys WHERE queue = ? AND until <= ?", (self.name, now))
 
     def lease(self, db: sqlite3.Connection, *, now: float, until: float = math.inf, limit: int = 1) -> list[Entry]:
-        """Lease up to ``limit`` due entries that are not leased, oldest first, until the time ``until``."""
+        """Lease up to ``limit`` due entries that are not leased, oldest first. The leases expire at ``until``."""
         leased = db.execute(
             "UPDATE lifecycle_queue SET leased = ?, attempts = attempts + 1 WHERE id IN"  # noqa: S608  # our own columns
             " (SELECT id FROM lifecycle_queue WHERE queue = ? AND dead = 0 AND due <= ? AND leased <= ?"
@@ -129,7 +129,7 @@ class Queue:
         return sorted(map(_entry, leased), key=lambda entry: entry.id)
 
     def next_due(self, db: sqlite3.Connection, *, now: float) -> float | None:
-        """Return when the next entry that cannot be leased now becomes available, or None if there is no such entry."""
+        """Return when the next entry that cannot be leased yet becomes available, or None if there is none."""
         due: tuple[float | None] = db.execute(
             "SELECT min(max(due, leased)) FROM lifecycle_queue"
             " WHERE queue = ? AND dead = 0 AND max(due, leased) > ? AND leased < ?",
@@ -138,7 +138,7 @@ class Queue:
         return due[0]
 
     def release_all(self, db: sqlite3.Connection) -> None:
-        """End all leases. Call this method when their owners are known to have ended."""
+        """End all leases. Call this once their owners are known to be gone."""
         db.execute("UPDATE lifecycle_queue SET leased = 0 WHERE queue = ? AND dead = 0 AND leased > 0", (self.name,))
 
     def release(self, db: sqlite3.Connection, *ids: int) -> None:
@@ -153,11 +153,11 @@ class Queue:
         db.executemany("DELETE FROM lifecycle_queue WHERE queue = ? AND id = ?", [(self.name, each) for each in ids])
 
     def retry(self, db: sqlite3.Connection, number: int, *, due: float, error: str) -> None:
-        """End the lease of a failed entry, and retry the entry at ``due``."""
+        """End the lease on an entry that has failed, and retry the entry at ``due``."""
         self._end(db, number, due=due, error=error, dead=False)
 
     def discard(self, db: sqlite3.Connection, number: int, *, error: str) -> None:
-        """Turn a failed entry into a dead letter."""
+        """Turn an entry that has failed into a dead letter."""
         self._end(db, number, due=0.0, error=error, dead=True)
 
     def _end(self, db: sqlite3.Connection, number: int, *, due: float, error: str, dead: bool) -> None:
@@ -168,7 +168,7 @@ class Queue:
         )
 
     def revive(self, db: sqlite3.Connection, number: int) -> bool:
-        """Make an entry due now and reset its failures. Return False if it is leased or does not exist."""
+        """Make an entry due now, and reset its failure count. Return False if it is leased or does not exist."""
         changed = db.execute(
             "UPDATE lifecycle_queue SET dead = 0, failures = 0, due = 0 WHERE queue = ? AND id = ? AND leased = 0",
             (self.name, number),
@@ -184,8 +184,9 @@ class Queue:
         return None if row is None else _entry(row)
 
     def counts(self, db: sqlite3.Connection) -> dict[str, int]:
-        """Return the number of ``waiting`` entries, including leased entries, and the number of ``dead`` entries."""
-        # Indexes can provide both counts. Counting dead entries directly would read the rows with their bodies.
+        """Return the number of ``waiting`` entries, including leased ones, and the number of ``dead`` entries."""
+        # Both of these counts only read indexes. Counting dead entries directly would read entire rows, including the
+        # bodies.
         every = db.execute("SELECT count(*) FROM lifecycle_queue WHERE queue = ?", (self.name,)).fetchone()[0]
         live = db.execute("SELECT count(*) FROM lifecycle_queue WHERE queue = ? AND dead = 0", (self.name,)).fetchone()
         return {"waiting": live[0], "dead": every - live[0]}
@@ -206,21 +207,21 @@ def _entry(row: tuple[Any, ...]) -> Entry:
 
 _log = logging.getLogger("lifecycle.journal")
 
-#: Minimum seconds between two counts.
+#: The minimum number of seconds between counts.
 _EVERY = 1.0
 
 
 class CachedCounts:
     """The cached result of ``count``, for callers that must not wait for the disk.
 
-    After a call to `renew`, ``count`` is soon called again. If the result has changed, ``changed`` is called.
+    After a call to `renew`, ``count`` is called again soon. If the result has changed, ``changed`` is called.
     """
 
     def __init__(self, count: Callable[[], Awaitable[dict[str, int]]], changed: Callable[[], object]) -> None:
         self._count, self._changed = count, changed
         #: The number of entries of each kind. Empty before the first count.
         self.figures: dict[str, int] = {}
-        # Number of calls to `open` without a matching call to `close`.
+        # The number of calls to `open` that have not been matched by a call to `close`.
         self._users = 0
         self._counting: asyncio.Task[None] | None = None
         # True if the counts may have changed since the last count began.
@@ -235,7 +236,7 @@ class CachedCounts:
         """Stop counting."""
         self._users -= 1
         if self._counting is not None and not self._users:
-            # If `open` is called during the wait, it starts a new task.
+            # If `open` is called while we wait, it starts a new task.
             counting, self._counting = self._counting, None
             counting.cancel()
             await asyncio.wait([counting])
@@ -256,7 +257,7 @@ class CachedCounts:
         try:
             figures = await self._count()
         except Exception as error:  # noqa: BLE001  # writers report errors; until then the last counts are kept
-            _log.debug("the entries could not be counted: %s", error)
+            _log.debug("could not count the entries: %s", error)
             return
         if figures != self.figures:
             self.figures = figures

@@ -1,4 +1,4 @@
-"""Threads for blocking calls from one loop. `LoopThread` runs them in order, `LoopThreads` in parallel."""
+"""Threads that make blocking calls for one loop. `LoopThread` runs them in order, `LoopThreads` in parallel."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["LoopThread", "LoopThreads", "settle"]
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
-#: Number of threads in addition to those for slow calls.
+#: How many threads to have in addition to those for slow calls.
 _SPARE = 2
 
 
 class LoopThreads:
-    """Daemon threads that call plain functions for one loop.
+    """Daemon threads that call synchronous functions for one loop.
 
-    Threads start when they are needed, and end when `close` is called. Up to ``limit`` slow calls can run at the same
-    time. A caller must acquire `slots` before a slow call. A few more threads run fast calls.
+    Threads are started when they are needed, and stopped by `close`. Up to ``limit`` slow calls can run at the same
+    time, and callers must acquire `slots` before making one. A few additional threads run fast calls.
     """
 
     def __init__(self, name: str, limit: int) -> None:
@@ -39,16 +39,16 @@ class LoopThreads:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._threads: set[threading.Thread] = set()
         self._lock = threading.Lock()
-        # Number of threads that wait for a job, minus the number of jobs that wait for a thread.
+        # The number of threads waiting for a job, minus the number of jobs waiting for a thread.
         self._free = 0
         # The threads that are calling a function.
         self._busy: set[threading.Thread] = set()
 
     async def call(self, fn: Callable[[], _T]) -> _T:
-        """Call ``fn`` in a thread with a copy of the context, and return the result.
+        """Call ``fn`` in a thread with a copy of the current context, and return the result.
 
-        If this call is cancelled, a function that has not started is not called. A function that has started cannot be
-        stopped, so this call returns without waiting for it.
+        If this call is cancelled before ``fn`` has started, ``fn`` is not called. Once ``fn`` has started, it cannot be
+        stopped, so the cancelled call returns without waiting for it.
         """
         job, future = self._begin(fn)
         try:
@@ -59,7 +59,7 @@ class LoopThreads:
             raise
 
     async def finish(self, fn: Callable[[], _T]) -> _T:
-        """Call ``fn`` like `call` does. If cancelled, wait for a function that has started, and return its result.
+        """Call ``fn`` like `call` does, but if this is cancelled after ``fn`` has started, wait for its result anyway.
 
         A second cancellation ends the wait.
         """
@@ -75,7 +75,7 @@ class LoopThreads:
     def _begin(self, fn: Callable[[], _T]) -> tuple[_Job, asyncio.Future[_T]]:
         loop = asyncio.get_running_loop()
         job = _Job(partial(contextvars.copy_context().run, fn), loop)
-        # The job is submitted with `run_in_executor`, so that a loop in virtual time waits for it.
+        # Submit the job with `run_in_executor`, so that a loop in virtual time waits for it.
         return job, loop.run_in_executor(_Submitter(self._submit), job)
 
     def _submit(self, job: _Job) -> asyncio.Future[Any]:
@@ -90,7 +90,7 @@ class LoopThreads:
         return job.future
 
     def _withdraw(self, job: _Job) -> bool:
-        """Prevent ``job`` from running. Return False if it has started."""
+        """Prevent ``job`` from running. Return False if it has already started."""
         with self._lock:
             job.withdrawn = not job.begun
             return job.withdrawn
@@ -112,7 +112,7 @@ class LoopThreads:
             del job
 
     def close(self) -> None:
-        """End the threads, without waiting for functions that are still running."""
+        """Stop the threads, without waiting for functions that are still running."""
         with self._lock:
             threads, self._threads, self._free = self._threads, set(), 0
             jobs, self._jobs = self._jobs, SimpleQueue()
@@ -168,10 +168,11 @@ class _Submitter(Executor):
 
 
 class LoopThread(Executor):
-    """A daemon thread that runs its jobs in order. The end of the process does not wait for a daemon thread.
+    """A daemon thread that runs its jobs in order. Daemon threads do not keep the process from exiting.
 
-    The class is an executor because loops with a real or a virtual clock can wait for executors. An instance belongs to
-    one loop and returns futures that belong to this loop. Thread-safe futures would double the cost of each call.
+    It is an executor because loops can wait for executors in both real and virtual time. An instance belongs to one
+    loop, and the futures that it returns belong to the same loop. Thread-safe futures would double the cost of each
+    call.
     """
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -183,13 +184,13 @@ class LoopThread(Executor):
     def submit(  # type: ignore[override]  # `run_in_executor` returns a loop's future as it is
         self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs
     ) -> asyncio.Future[_T]:
-        """Run ``fn`` after the jobs that were submitted before it."""
+        """Run ``fn`` after all jobs that were submitted earlier."""
         future: asyncio.Future[_T] = self._loop.create_future()
         self._jobs.put((future, partial(fn, *args, **kwargs)))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002  # Executor's signature
-        """End the thread after all submitted jobs."""
+        """Stop the thread after it has run all submitted jobs."""
         self._jobs.put(None)
         if wait:
             self._thread.join()
@@ -197,7 +198,7 @@ class LoopThread(Executor):
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             self._do(*job)
-            # Drop the reference to the job before the thread waits for the next one.
+            # Drop the reference to the job before waiting for the next one.
             del job
 
     def _do(self, future: asyncio.Future[Any], call: Callable[[], Any]) -> None:
@@ -212,7 +213,7 @@ class LoopThread(Executor):
 
 
 def settle(future: asyncio.Future[Any], outcome: Outcome) -> None:
-    """Set the outcome of ``future``, unless it was cancelled."""
+    """Set the outcome of ``future``, unless the future was cancelled."""
     if future.cancelled():
         return
     result, error = outcome

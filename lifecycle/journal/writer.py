@@ -1,7 +1,7 @@
-"""`Journal`: runs functions inside transactions in one writer thread, with group commit.
+"""`Journal`: runs functions inside transactions in a single writer thread, with group commit.
 
-Functions that arrive while a transaction is being committed run together in the next transaction, so they share one
-wait for the disk.
+Functions that arrive while a transaction is being committed run together in the next one, so that they wait for the
+disk only once.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ __all__ = ["Journal"]
 
 _T = TypeVar("_T")
 
-#: Maximum number of queued functions. Further callers wait for capacity.
+#: The maximum number of queued functions. Any further callers wait until there is space.
 _CAPACITY = 1024
 
-#: Seconds between checks that the file still exists while nothing is written.
+#: Seconds between checks that the file still exists while nothing is being written.
 _CHECK_EVERY = 5.0
 
-#: Maximum number of functions in one transaction.
+#: The maximum number of functions in one transaction.
 _GROUP = 256
 
-#: Minimum duration of a commit, in seconds, for the next commit to wait for further functions.
+#: If a commit takes at least this many seconds, the next commit waits for further functions.
 _SLOW = 0.004
-#: Length of that wait, as a fraction of the last commit's duration.
+#: How long to wait for further functions, as a fraction of the last commit's duration.
 _PART = 0.25
 
 
 class Journal:
-    """An SQLite file that many tasks can read and write in isolation.
+    """An SQLite file that many tasks can read and write, isolated from each other.
 
     ``await journal.run(fn)`` calls ``fn(connection)`` inside a transaction in the journal's own thread. It returns the
-    result after the transaction is committed. Functions run in the order of the calls. Functions that are queued at the
-    same time are committed together, but an error in one of them does not affect the others.
+    result once the transaction has been committed. Functions run in the order in which they were submitted. Functions
+    that are queued at the same time are committed together, but an error in one of them does not affect the others.
 
-    ``await journal.read(fn)`` does the same for read-only functions. They run in parallel with writes, and in any
-    order.
+    ``await journal.read(fn)`` does the same for read-only functions, which run in parallel with writes and in no
+    particular order.
 
-    With ``durable``, a commit survives a power failure. Without it, a commit survives the end of this process for any
-    reason, but a power failure can lose the last commits. A commit is never lost in part. ``path`` may be
-    ``":memory:"``. The tables in ``schemas`` are created or migrated when the journal opens.
+    If ``durable`` is true, commits survive a power failure. Otherwise, commits survive if this process is killed, but a
+    power failure can lose the last ones. A commit is either kept or lost as a whole. ``path`` may be ``":memory:"``.
+    The tables in ``schemas`` are created or migrated when the journal opens.
 
-    Several processes may open the same file. Only one process can write at a time, and the others wait for up to 5 s. A
-    journal belongs to the loop and the process that entered it. A forked process cannot use it.
+    Several processes may open the same file. Only one of them can write at a time, and the others wait for up to 5 s. A
+    journal belongs to the loop and the process that entered it, so forked processes cannot use it.
 
-    The file uses SQLite's WAL mode, so it must be on a local disk. While the file is open, two more files exist next to
+    The file uses SQLite's WAL mode, so it must be on a local disk. While it is open, there are two more files next to
     it.
     """
 
@@ -68,20 +68,20 @@ class Journal:
         self.path: str = os.fspath(path)
         self._database = Database(self.path, schemas, durable=durable)
         self._thread: LoopThread | None = None
-        # The thread for reads, started by the first read.
+        # The thread for reads, which is started by the first read.
         self._reader: LoopThread | None = None
         self._pid = 0
         # The functions for the next transaction.
         self._waiting: deque[tuple[Work, asyncio.Future[Any]]] = deque()
         # True while the thread has a job. The thread has at most one job at a time.
         self._busy = False
-        # Number of functions expected for the next transaction.
+        # How many functions we expect in the next transaction.
         self._expected = 0
-        # On a slow disk, the loop time until which the next transaction waits for these functions.
+        # On a slow disk, how long the next transaction waits for these functions, in loop time.
         self._gather_until = 0.0
-        # The timer that ends this wait.
+        # The timer that ends the wait.
         self._gathering: asyncio.TimerHandle | None = None
-        # None until closing begins. The future is done when closing has ended.
+        # None until closing begins. Done once closing has finished.
         self._closing: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -91,16 +91,17 @@ class Journal:
         """Open the file.
 
         Raises:
-            JournalError: if the file cannot be opened or written, is not a database, or has a newer version.
+            JournalError: if the file cannot be opened or written to, is not a database, or was created by a newer
+                version.
         """
         if self._thread is not None:
-            raise JournalError(f"the journal {self.path} is already open; share it, or create another")
+            raise JournalError(f"the journal {self.path} is already open; share it, or create a separate one")
         loop = asyncio.get_running_loop()
         thread = LoopThread(f"journal {self.path}", loop)
         try:
             await loop.run_in_executor(thread, self._database.open)
         except BaseException:
-            # If the wait was cancelled, the thread still closes the file it has opened, then ends.
+            # Even if the wait was cancelled, the thread closes the file that it has opened, and then stops.
             thread.submit(self._database.close)
             thread.shutdown(wait=False)
             raise
@@ -111,7 +112,7 @@ class Journal:
         return self
 
     def _check_file(self) -> None:
-        """Check in the thread that the file still exists, and log an error if it does not."""
+        """Have the thread check that the file still exists, and log an error if it does not."""
         if self._thread is None or self._closing is not None:
             return
         self._checking = self._loop.call_later(_CHECK_EVERY, self._check_file)
@@ -120,7 +121,10 @@ class Journal:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Run the queued functions and close the file. A cancellation is raised afterwards."""
+        """Run the queued functions, and close the file.
+
+        If this is cancelled, it finishes before raising the cancellation.
+        """
         self._checking.cancel()
         if self._closing is None:
             self._closing = self._loop.create_future()
@@ -130,15 +134,16 @@ class Journal:
     async def run(self, fn: Callable[[sqlite3.Connection], _T]) -> _T:
         """Call ``fn``, commit its writes, and return its result. If ``fn`` raises an error, nothing is written.
 
-        ``fn`` runs in a different thread and blocks all other functions. It must use only the connection, and return
-        values instead of cursors. It must not begin or end a transaction, but it can use savepoints. If the transaction
-        that several functions share fails, ``fn`` is called again.
+        ``fn`` runs in a different thread and blocks all other functions. It must only use the connection, and must
+        return values rather than cursors. It must not begin or end a transaction, but it can use savepoints. If a
+        transaction that several functions share fails, ``fn`` is called again.
 
-        If a call is cancelled before ``fn`` has started, ``fn`` does not run. Afterwards, ``fn`` runs to completion.
+        If the call is cancelled before ``fn`` has started, ``fn`` does not run. Once it has started, it runs to
+        completion.
 
         Raises:
-            JournalError: if the journal is closed, or the file is full, locked, damaged or not writable. The next call
-                may succeed, unless the file was deleted or replaced.
+            JournalError: if the journal is closed, if the disk is full, or if the file is locked, damaged or not
+                writable. The next call may succeed, unless the file was deleted or replaced.
         """
         self._check()
         await self._capacity.acquire()
@@ -150,19 +155,19 @@ class Journal:
         outcome: asyncio.Future[_T] = self._loop.create_future()
         self._waiting.append((fn, outcome))
         if not self._busy and len(self._waiting) in (1, self._expected):
-            # The delay lets other calls in the same loop iteration join the transaction.
+            # Waiting lets other calls in the same loop iteration join the transaction.
             self._loop.call_soon(self._go_on)
         return await outcome
 
     def time(self) -> float:
-        """Return seconds since the epoch, by the file's `SteadyClock`."""
+        """Return the time in seconds since the epoch, by the file's `SteadyClock`."""
         return self._database.clock.time()
 
     async def read(self, fn: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Call the read-only function ``fn`` on a snapshot with all earlier commits, and return its result.
+        """Call the read-only function ``fn`` on a snapshot that includes all earlier commits, and return its result.
 
-        Reads have their own connection and thread, so they neither wait for writers nor block them. As in `run`, ``fn``
-        must use only the connection, and return values instead of cursors.
+        Reads have their own connection and thread, so they neither wait for writers nor block them. As with `run`,
+        ``fn`` must only use the connection, and must return values rather than cursors.
 
         Raises:
             JournalError: if the journal is closed, or the file cannot be read.
@@ -178,10 +183,12 @@ class Journal:
         if self._thread is None or self._closing is not None:
             raise JournalError(f"the journal {self.path} is not open; enter it: async with journal")
         if os.getpid() != self._pid:
-            raise JournalError(f"the journal {self.path} was opened before this process was forked; open another")
+            raise JournalError(
+                f"the journal {self.path} was opened before this process was forked; open a separate one"
+            )
 
     def _go_on(self) -> None:
-        """Start the thread's next job, if the thread is idle."""
+        """If the thread is idle, start its next job."""
         if self._busy or self._thread is None:
             return
         if self._waiting:
@@ -196,7 +203,7 @@ class Journal:
             self._busy = True
 
     def _commit_next(self) -> None:
-        """Run the queued functions, up to the limit for one transaction."""
+        """Run queued functions, up to the limit for one transaction."""
         group = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]
         kept = [(work, future) for work, future in group if not future.cancelled()]
         began = self._loop.time()
@@ -216,7 +223,7 @@ class Journal:
         self._gather_until = self._loop.time() + duration * _PART if worthwhile else 0.0
 
     def _gathers(self) -> bool:
-        """Return True if the next transaction still waits for further functions."""
+        """Return True if the next transaction is still waiting for further functions."""
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
@@ -228,7 +235,7 @@ class Journal:
 
     def _committed(self, places: int, futures: list[asyncio.Future[Any]], job: asyncio.Future[list[Outcome]]) -> None:
         self._busy = False
-        # Start the next job before passing on the results, because its callers are waiting for the disk.
+        # The next job's callers are waiting for the disk, so start it before passing on the results.
         self._go_on()
         failure = job.exception()
         outcomes = [(None, failure)] * len(futures) if failure is not None else job.result()
@@ -249,6 +256,6 @@ class Journal:
         thread, closing, self._thread = self._thread, self._closing, None
         assert thread is not None
         assert closing is not None
-        # The thread has no jobs left, so this call returns quickly.
+        # The thread has no jobs left, so this returns quickly.
         thread.shutdown()
         settle(closing, (None, job.exception()))

@@ -74,9 +74,9 @@ def test_a_single_filter_in_the_answer_is_recognised() -> None:
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"subjects": ["ev.a.>"]}, r"does not take ev\.>"),
+        ({"subjects": ["ev.a.>"]}, r"does not include ev\.>"),
         ({"sealed": True}, "is sealed"),
-        ({"duplicate_window": 0}, "does not know an id again"),
+        ({"duplicate_window": 0}, "does not detect duplicate ids"),
     ],
 )
 def test_a_stream_that_could_lose_something_is_refused(settings: dict[str, Any], why: str) -> None:

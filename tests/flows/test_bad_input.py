@@ -313,7 +313,7 @@ async def test_a_file_with_foreign_tables_of_the_same_names_is_not_changed(tmp_p
     path = tmp_path / "flows.db"
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TABLE lifecycle_flows (departure TEXT)")
-    with pytest.raises(JournalError, match=r"flows\.db: .* the name of one of 'flows' .*give another file"):
+    with pytest.raises(JournalError, match=r"flows\.db: .* a name that 'flows' needs .*use another file"):
         async with Flows(path):
             pass
     with closing(sqlite3.connect(path)) as db:

@@ -123,7 +123,7 @@ async def test_a_reload_that_times_out_keeps_the_old_version(clock: Clock) -> No
         await handler(EVENT)
     assert clock.time() == 30
     assert config.now == 0
-    assert handler.state().last_result == "TimeoutError: the reload was not done within 30 s"
+    assert handler.state().last_result == "TimeoutError: the reload did not finish within 30 s"
 
 
 async def test_calls_during_a_reload_share_one_more(clock: Clock) -> None:
@@ -437,6 +437,6 @@ async def test_failed_reload_is_reported_once(clock: Clock, caplog: pytest.LogCa
         with pytest.raises(ValueError, match="line 3"):
             await (await router.emit(EVENT))
     assert [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"] == [
-        "reload failed, generation 0 stays: ValueError: line 3"
+        "reload failed; keeping generation 0: ValueError: line 3"
     ]
     assert router.state().failed == 1

@@ -171,7 +171,7 @@ async def test_a_plain_task_that_never_returns_does_not_keep_the_program_from_en
     program = Running("stuck.py", cwd=tmp_path, keyboard=False, env={})
     try:
         program.until("working")
-        assert "was cancelled but did not end" in program.stop(signal.SIGTERM)
+        assert "was cancelled but did not finish" in program.stop(signal.SIGTERM)
     finally:
         program.close()
     async with Flows(tmp_path / "app.db") as flows:

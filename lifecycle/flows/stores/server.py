@@ -98,7 +98,7 @@ _REFUSALS = {
     "too many": "increase max_connections on the server, or pass a lower connections= to the store",
 }
 
-#: What to do about common problems, by SQLSTATE.
+#: Advice for common problems, by SQLSTATE.
 _TROUBLES = {
     "25006": "the server is read-only; if it is a standby, list all hosts and add ?target_session_attrs=read-write",
     "42501": "permission denied; grant the role in the URL CREATE on the schema",

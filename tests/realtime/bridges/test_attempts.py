@@ -166,7 +166,7 @@ async def test_an_event_that_kills_its_process_is_a_dead_letter_and_those_prefet
         [letter] = await dead.wait(1)
     assert sorted(handled) == innocent
     assert letter.data == "pill"
-    assert "stopped or died while it was handled alone" in letter.headers["dead-reason"]
+    assert "stopped or died while handling only this event" in letter.headers["dead-reason"]
     assert crashes == 2
 
 
@@ -232,7 +232,7 @@ async def test_where_no_bucket_can_be_made_failures_are_counted_by_each_process(
         [letter] = await dead.wait(1)
     assert letter.headers["dead-attempts"] == "2"
     assert [
-        record.message for record in caplog.records if "only failures in this process are counted" in record.message
+        record.message for record in caplog.records if "counting only the failures in this process" in record.message
     ]
 
 
@@ -272,7 +272,7 @@ async def test_where_the_bucket_is_denied_the_server_is_not_asked_for_every_even
     monkeypatch.setattr(dedupe, "_ANSWER", 0.5)
     assert await dead_letters(denying, 20) == {"2"}
     logged = [
-        record.message for record in caplog.records if "only failures in this process are counted" in record.message
+        record.message for record in caplog.records if "counting only the failures in this process" in record.message
     ]
     assert len(logged) == 1
     assert "permissions violation" in logged[0].lower()
@@ -292,7 +292,7 @@ async def test_a_bucket_that_does_not_answer_is_not_asked_for_a_while(
     async with by_hand(silent) as js:
         await js._nc.subscribe("nowhere")
         assert await dead_letters(silent, 20) == {"2"}
-    assert len([record for record in caplog.records if "'FAILURES' cannot be used" in record.message]) == 1
+    assert len([record for record in caplog.records if "cannot use the bucket 'FAILURES'" in record.message]) == 1
 
 
 async def dead_letters(server: NatsProcess, count: int) -> set[str]:

@@ -262,7 +262,7 @@ def test_a_lease_is_a_second_or_more(lease: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "why"), [({}, "do not end by themselves"), ({"allow_msg_ttl": True, "max_age": 60.0}, "it forgets")]
+    ("settings", "why"), [({}, "do not expire"), ({"allow_msg_ttl": True, "max_age": 60.0}, "it deletes old values")]
 )
 async def test_a_bucket_that_could_not_hold_a_lease_is_refused(
     own_server: NatsProcess, settings: dict[str, Any], why: str
@@ -280,5 +280,5 @@ async def test_a_server_without_jetstream_is_refused(tmp_path: Path) -> None:
     router = Router()
     with NatsProcess(tmp_path, settings="jetstream: disabled") as server:
         router.add_source(Leader("cron", server.url))
-        with pytest.raises(SourceFailed, match="has no buckets; start nats-server with --jetstream"):
+        with pytest.raises(SourceFailed, match="does not support buckets; start nats-server with --jetstream"):
             await router.run()

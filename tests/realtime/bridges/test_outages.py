@@ -116,8 +116,8 @@ async def test_a_bridge_that_subscribes_makes_a_deleted_stream_and_its_group_aga
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"max_msgs": 1, "discard": "new"}, "the server refuses it: maximum messages exceeded"),
-        ({"subjects": ["elsewhere"]}, r"does not take ev\d+\.>; change it"),
+        ({"max_msgs": 1, "discard": "new"}, "the server rejected it: maximum messages exceeded"),
+        ({"subjects": ["elsewhere"]}, r"does not include ev\d+\.>; change it"),
     ],
 )
 async def test_an_event_that_is_not_taken_in_time_fails_with_the_reason_of_the_server(
