@@ -1,4 +1,4 @@
-"""The command line: commands, their arguments, and the functions that run them."""
+"""The command line: its commands, their arguments, and the functions that run them."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ _FLOWS_COMMANDS = {
 
 #: The signature schemes that `webhook send` supports.
 _SCHEMES = ("github", "standard", "stripe", "slack", "gitlab", "hmac")
-#: The metavar and the help of each option that applies only to `hmac`.
+#: The metavar and help text of each option that is only used with `hmac`.
 _HMAC = {
     "header": ("NAME", "put the signature into this header; required"),
     "algorithm": ("NAME", "use this digest, such as sha512 [default: sha256]"),
@@ -148,13 +148,13 @@ class Arguments(argparse.Namespace):
     main: Callable[[Arguments], int]
     #: The words after ``--``.
     command: tuple[str, ...]
-    #: The error for words after ``--``, where ``{}`` is replaced by the words. Empty if the command accepts them.
+    #: The error to raise if there are words after ``--``, which replace ``{}``. Empty if the command accepts them.
     no_command: str = ""
-    #: Components that run next to the command of `watch`.
+    #: Components that run alongside the command started by `watch`.
     beside: tuple[object, ...] = ()
 
     def run(self) -> int:
-        """Run the command, and return the exit status.
+        """Run the command and return its exit status.
 
         Raises:
             CliError: if the command fails.
@@ -165,10 +165,10 @@ class Arguments(argparse.Namespace):
 
 
 def parse(argv: Sequence[str]) -> Arguments:
-    """Parse a command line. Words after ``--`` are never options. For `watch`, they are the command.
+    """Parse a command line. Words after ``--`` are never treated as options; `watch` uses them as its command.
 
     Raises:
-        SystemExit: with 0 after ``--help`` or ``--version``, with 2 for mistakes.
+        SystemExit: with status 0 after ``--help`` or ``--version``, or 2 if the command line is invalid.
     """
     if argv[:1] == ["--candidates"]:
         _print_and_exit("".join(f"{each}\n" for each in candidates(argv[1:])))
@@ -204,13 +204,13 @@ def build_parser(first: str = "") -> argparse.ArgumentParser:
         "inbox": _add_inbox,
         "flows": _add_flows,
     }
-    # Building every parser is slow, and only the general help needs them all.
+    # We build all parsers only for the general help, because building them is slow.
     for add in [adding[first]] if first in adding else adding.values():
         add(commands)
     return parser
 
 
-# -- the commands --------------------------------------------------------------------------------------------------
+# -- commands ------------------------------------------------------------------------------------------------------
 
 
 def _add_watch(commands: Any) -> None:
@@ -423,7 +423,7 @@ def _flows(arguments: Arguments) -> int:
 
 
 def _add_group(commands: Any, name: str, described: str, epilog: str) -> tuple[Any, Any]:
-    """Add a command with subcommands. Return its parser, and the object to which subcommands are added."""
+    """Add a command with subcommands. Return its parser, and the object to which the subcommands are added."""
     parser = commands.add_parser(
         name,
         usage=f"lifecycle {name} COMMAND ...",
@@ -431,7 +431,7 @@ def _add_group(commands: Any, name: str, described: str, epilog: str) -> tuple[A
         description=_sentence(described),
         epilog=epilog,
     )
-    parser.intermixes = False  # argparse cannot intermix arguments with subcommands
+    parser.intermixes = False  # argparse cannot parse intermixed arguments if there are subcommands
     subcommands = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True, dest="subcommand", prog=f"lifecycle {name}"
     )
@@ -453,7 +453,7 @@ def _sentence(text: str) -> str:
 
 
 class _HelpFormatter(argparse.HelpFormatter):
-    """Formatter that wraps single-line text, and keeps the line breaks of multi-line text."""
+    """A formatter that wraps single-line text but keeps the line breaks in multi-line text."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)
@@ -466,9 +466,9 @@ class _HelpFormatter(argparse.HelpFormatter):
 
 
 class _CommandParser(argparse.ArgumentParser):
-    """Parser that accepts positional arguments on both sides of an option, and suggests similar option names."""
+    """A parser that accepts positional arguments before and after options, and suggests similar option names."""
 
-    #: True if positional arguments may come before and after an option.
+    #: Whether positional arguments may appear both before and after an option.
     intermixes: bool = True
 
     def __init__(self, **settings: Any) -> None:
@@ -477,7 +477,7 @@ class _CommandParser(argparse.ArgumentParser):
         self._positionals.title = "arguments"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # its overloads
-        """Parse as argparse does, but exit with an error for unknown arguments."""
+        """Parse like argparse, but exit with an error if there are unknown arguments."""
         if not self.intermixes:
             return super().parse_known_args(args, namespace)
         self.intermixes = False  # the next line calls this method again
@@ -501,7 +501,7 @@ def _add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> 
 
 
 def _add_option(group: Any, option: Option) -> None:
-    """Add an option with a value, or both forms of a flag. The help shows the form that differs from the default."""
+    """Add an option with a value, or both forms of a flag. The help only shows the form that changes the default."""
     for name, value in option.presets:
         group.add_argument(name, dest=option.field, action="store_const", const=value, help=option.preset_help(value))
     if option.is_flag:
@@ -523,7 +523,7 @@ def _add_option(group: Any, option: Option) -> None:
 
 
 def _typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Adapt ``read`` to argparse, which prints the message of an `ArgumentTypeError` but not of a `ValueError`."""
+    """Wrap ``read`` for argparse, which shows the message of an `ArgumentTypeError` but not that of a `ValueError`."""
 
     def typed(text: str) -> Any:
         try:
@@ -535,7 +535,7 @@ def _typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 class _Collect(argparse.Action):
-    """Action that joins the values of an option into one tuple."""
+    """An action that joins the values of a repeated option into one tuple."""
 
     def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, _option: str | None = None) -> None:
         setattr(namespace, self.dest, (*(getattr(namespace, self.dest) or ()), *values))
@@ -556,7 +556,7 @@ def _print_and_exit(text: str) -> NoReturn:
 
 
 class _Version(argparse.Action):
-    """Action that looks up and prints the version. The lookup is slow, so it happens only on request."""
+    """An action that prints the version. Looking it up is slow, so we do it only on request."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         from importlib.metadata import PackageNotFoundError, version

@@ -1,4 +1,4 @@
-"""Readers for files and variables: TOML tables, .env files, databases and secrets."""
+"""Reads files and variables: TOML tables, .env files, databases and secrets."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ __all__ = [
 
 @contextmanager
 def permissions_checked() -> Generator[None]:
-    """Replace a `PermissionError` with a `ConfigError` that names the file or directory that cannot be accessed."""
+    """Convert a `PermissionError` to a `ConfigError` that names the inaccessible file or directory."""
     try:
         yield
     except PermissionError as error:
         if not isinstance(error.filename, str):
             raise
-        path = Path(os.path.abspath(error.filename))  # noqa: PTH100  # without ``..``
+        path = Path(os.path.abspath(error.filename))  # noqa: PTH100  # removes ``..``
         closed = next((each for each in reversed(path.parents) if not os.access(each, os.X_OK)), path)
         raise ConfigError(f"{closed}: cannot be read: {error.strerror}; change its mode or its owner") from None
 
 
 def read_text(file: Path) -> str:
-    """Return the text of ``file``, without a byte order mark.
+    """Return the text in ``file``, without a byte order mark.
 
     Raises:
-        ConfigError: if the file cannot be read, or is not UTF-8.
+        ConfigError: if the file cannot be read or is not valid UTF-8.
     """
     try:
         return file.read_text(encoding="utf-8-sig")
@@ -61,10 +61,10 @@ def read_text(file: Path) -> str:
 
 
 def load_table(file: Path, *names: str) -> Mapping[str, Any] | None:
-    """Return the table ``[names…]`` of ``file``, or None if the file or the table does not exist.
+    """Return the table ``[names…]`` from ``file``, or None if the file or the table does not exist.
 
     Raises:
-        ConfigError: if the file cannot be read (with the position of the error), or the value is not a table.
+        ConfigError: if the file cannot be read (the message includes the position), or the value is not a table.
     """
     try:
         with file.open("rb") as stream:
@@ -84,16 +84,16 @@ def load_table(file: Path, *names: str) -> Mapping[str, Any] | None:
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Suggest the name in ``known`` that is most similar to ``given``. If none is similar, list them all."""
+    """Suggest the name in ``known`` that is most similar to ``given``. If none is similar, list all of them."""
     close = difflib.get_close_matches(given, known := sorted(known), n=1)
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
 
 
 def texts(key: str, value: Any) -> list[str]:
-    """Return a string or a list of strings as a list.
+    """Return a string, or a list of strings, as a list.
 
     Raises:
-        ValueError: for other values; the message contains the key and the value.
+        ValueError: if the value is anything else. The message contains the key and the value.
     """
     found: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]  # TOML
     if not all(isinstance(each, str) and each for each in found):
@@ -110,7 +110,7 @@ def shown(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
-#: A reference to a variable, or, after another dollar sign, its text.
+#: Matches a reference to a variable. After a second dollar sign, it is literal text instead.
 _REFERENCE: Final = re.compile(r"\$(?P<literal>\$)?\{(?P<name>[^}:]*)(?::-(?P<default>[^}]*))?\}")
 
 
@@ -118,7 +118,7 @@ def interpolated(value: Any, variables: Mapping[str, str]) -> Any:
     """Replace ``${NAME}`` and ``${NAME:-default}`` in the strings of a TOML value. ``$${NAME}`` becomes ``${NAME}``.
 
     Raises:
-        ValueError: if a variable without a default is not set.
+        ValueError: if a variable is not set and has no default.
     """
     match value:
         case str():
@@ -146,19 +146,19 @@ def _replacement(found: re.Match[str], variables: Mapping[str, str]) -> str:
 
 
 def read_env(file: Path) -> dict[str, str]:
-    """Return the variables of a ``.env`` file.
+    """Return the variables defined in a ``.env`` file.
 
     Raises:
-        ConfigError: if the file cannot be read, or contains an invalid line. The message contains that line.
+        ConfigError: if the file cannot be read or contains an invalid line, which the message shows.
     """
     return parse_env(read_text(file), str(file))
 
 
 def parse_env(text: str, name: str) -> dict[str, str]:
-    """Parse the text of a ``.env`` file and return its variables. Errors contain the file's ``name``.
+    """Return the variables defined in ``text``, which comes from the ``.env`` file ``name``.
 
     Raises:
-        ConfigError: for a line that python-dotenv would ignore.
+        ConfigError: if there is a line that python-dotenv would ignore.
     """
     # Imported here because the import is slow.
     from dotenv.main import DotEnv
@@ -171,7 +171,7 @@ def parse_env(text: str, name: str) -> dict[str, str]:
         if each.error or "\0" in written:
             line = next(iter(written.strip().splitlines()), "")
             raise ConfigError(f"{name}:{each.original.line}: {masked(line)!r} cannot be read; write KEY=VALUE")
-    # Existing environment variables take precedence, even in references.
+    # Environment variables that are already set take precedence, even in references.
     found = DotEnv(None, stream=io.StringIO(text), override=False).dict()
     return {key: value for key, value in found.items() if value is not None}
 
@@ -180,7 +180,7 @@ def secret_in(name: str) -> str:
     """Return the secret in the environment variable ``name``.
 
     Raises:
-        ConfigError: if the variable is not set, or empty.
+        ConfigError: if the variable is empty or not set.
     """
     secret = os.environ.get(name)
     if not secret:
@@ -192,18 +192,18 @@ def secret_in(name: str) -> str:
 
 
 def check_file(file: Path, schema: Schema, *, lacks: str, given_to: str) -> None:
-    """Raise an error unless ``file`` contains ``schema``, so that a command never changes an unrelated file.
+    """Raise an error unless ``file`` contains ``schema``. This keeps commands from changing unrelated files.
 
-    A damaged file is accepted here, because opening it raises a clearer error.
+    A damaged file passes the check, because opening it raises a clearer error.
 
     Args:
-        file: the file given on the command line.
+        file: the file from the command line.
         schema: the journal schema that the file must contain.
-        lacks: the error for any other file, such as "is not an inbox".
+        lacks: the error to raise for any other file, such as "is not an inbox".
         given_to: the class that writes such files, such as "Inbox".
 
     Raises:
-        UsageError: if the file does not exist, or does not contain the schema.
+        UsageError: if the file does not exist or does not contain the schema.
     """
     advice = f"give the path that your program passes to {given_to}(…)"
     if not file.is_file():

@@ -1,8 +1,8 @@
 """`lifecycle flows`: list the flows in a file or on a server, and send requests to the processes that run them.
 
-The command runs no flow. It imports nothing from your program, except for `diagram --flow`. To suspend or resume a
-flow, it sends a request to the process that runs the flow. To retry a failed flow, it resets the flow, and your program
-runs it again.
+The command itself does not run flows and, except for `diagram --flow`, does not import your program. To suspend or
+resume a flow, it sends a request to the process that runs the flow. To retry a failed flow, it resets the flow, so that
+your program runs it again.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ __all__ = ["flows"]
 
 _RUNS = (FlowState.RUNNING, FlowState.SUSPENDING, FlowState.RESUMING)
 
-#: The number of changes per flow that are shown. JSON output contains all of them.
+#: How many of a flow's changes to show. JSON output contains all of them.
 _RECENT = 20
-#: The states of a task in which its change has an error.
+#: In these states, a task's last change contains an error.
 _FAILED = ("FAILURE", "REVERT_FAILURE")
 _DEAD = ("kind", "id", "name", "attempts", "error")
 
@@ -60,10 +60,12 @@ _DEAD = ("kind", "id", "name", "attempts", "error")
 def flows(
     subcommand: str, place: Path | str, ids: Sequence[str], *, json: bool = False, flow: str | None = None
 ) -> int:
-    """Run a subcommand on the flows with these ids, or on all that it applies to. ``flow`` is MODULE:ATTRIBUTE.
+    """Run a subcommand on the flows with these ids or, without ids, on every flow to which it applies.
+
+    ``flow`` is MODULE:ATTRIBUTE.
 
     Raises:
-        UsageError: if the file or the server has no flows.
+        UsageError: if there are no flows in the file or on the server.
         CliError: if a flow does not exist, or the file or the server cannot be read.
     """
     if not isinstance(place, str):
@@ -78,7 +80,7 @@ def flows(
 
 
 class _Selection:
-    """The flows that a subcommand applies to, and its options."""
+    """The flows to which a subcommand applies, and its options."""
 
     def __init__(self, flows: Flows, ids: Sequence[str], *, json: bool, flow: str | None) -> None:
         self.flows, self.ids, self.json, self.flow = flows, ids, json, flow
@@ -98,12 +100,12 @@ class _Selection:
         return [known[each] for each in dict.fromkeys(self.ids)]
 
     async def process(self, row: FlowRow) -> str:
-        """Return the pid of the process that runs a flow, with its host if there are several. Empty if none runs it."""
+        """Return the pid of the process that runs a flow, with its host if there are several; empty if none runs it."""
         lives = row.owner and row.state not in ENDS and await self.flows.presence.lives(row.owner)
         return _process_of(row.owner) if lives else ""
 
     def send(self, request: str, flows_or_owners: Iterable[str]) -> None:
-        """Send a request to processes. Each is given as an owner, or as a flow that it runs."""
+        """Send a request to processes, each identified by its owner id or by a flow that it runs."""
         self.flows.presence.open()
         try:
             for each in flows_or_owners:
@@ -124,11 +126,11 @@ async def _carry_out(subcommand: Callable[[_Selection], Awaitable[int]], selecti
         return await subcommand(selection)
 
 
-# -- the subcommands -----------------------------------------------------------------------------------------------
+# -- subcommands ---------------------------------------------------------------------------------------------------
 
 
 async def _list(selection: _Selection) -> int:
-    """Print one line per flow, oldest first, and then one line per job that has not run yet."""
+    """Print one line per flow, oldest first, followed by one line per job that has not run yet."""
     rows = [(row, await selection.process(row)) for row in await selection.rows()]
     rows += [(row, "") for row in ([] if selection.ids else await _waiting(selection, {row.id for row, _ in rows}))]
     if rows or selection.json:
@@ -139,14 +141,14 @@ async def _list(selection: _Selection) -> int:
 
 
 async def _waiting(selection: _Selection, known: Collection[str]) -> list[FlowRow]:
-    """Return the waiting jobs whose flow is not in ``known``, as flow rows with the state of the job."""
+    """Return the waiting jobs that are not in ``known``, as flow rows with the job's state."""
     store = selection.flows.store
     jobs = await store.jobs(selection.flows.presence).rows(JobState.UNCLAIMED, now=clock_of(store)())
     return [FlowRow(job.id, job.flow, state=job.state, at=job.enqueued) for job in jobs if job.id not in known]
 
 
 async def _show(selection: _Selection) -> int:
-    """Print all details of each flow."""
+    """Print the full details of each flow."""
     shown = [
         (*await _read(selection, row.id), await selection.process(row), await _job(selection, row.id))
         for row in await selection.rows()
@@ -156,20 +158,20 @@ async def _show(selection: _Selection) -> int:
 
 
 async def _diagram(selection: _Selection) -> int:
-    """Draw one flow with its tasks, or several flows as nodes, as a Mermaid diagram."""
+    """Print a Mermaid diagram that shows either the tasks of one flow, or several flows as one node each."""
     snapshots = [(await _read(selection, row.id))[0] for row in await selection.rows()]
     print_result(sys.stdout, _mermaid(snapshots, selection.flow))
     return DONE
 
 
 async def _read(selection: _Selection, flow: str) -> tuple[Snapshot, list[Change]]:
-    """Return a flow and all its changes, with the tasks in the order of their starts."""
+    """Return a flow and all its changes, with its tasks in the order in which they started."""
     changes = [change async for change in _all_changes(selection.flows.store, flow)]
     return _in_order(await selection.flows.store.load(flow), changes), changes
 
 
 async def _suspend(selection: _Selection) -> int:
-    """Ask the processes that run flows to start no more tasks. Running tasks finish first."""
+    """Ask the processes that run the flows not to start any more tasks. Tasks that are already running finish first."""
     asked = await _ask(selection, SUSPEND, _RUNS)
     orphans = [row for row in await selection.rows() if row.state in _RUNS and row.id not in asked]
     for row in orphans:
@@ -182,7 +184,7 @@ async def _suspend(selection: _Selection) -> int:
 
 
 async def _resume(selection: _Selection) -> int:
-    """Ask the processes that suspended flows to continue."""
+    """Ask the processes that suspended the flows to continue."""
     asked = await _ask(selection, RESUME, (FlowState.SUSPENDED,))
     others = [row for row in await selection.rows() if row.state not in ENDS and row.id not in asked]
     orphans = [row for row in others if not await selection.process(row)]
@@ -194,7 +196,7 @@ async def _resume(selection: _Selection) -> int:
 
 
 async def _ask(selection: _Selection, request: str, states: Sequence[FlowState]) -> set[str]:
-    """Send a request to the processes of the flows in ``states``, and return the ids of these flows."""
+    """Send a request to the processes that run flows in one of ``states``, and return the ids of these flows."""
     rows = await selection.rows()
     if selection.ids and (ended := [row for row in rows if row.state in ENDS]):
         raise CliError(f"flow {ended[0].id!r} has ended: {ended[0].state}")
@@ -206,7 +208,7 @@ async def _ask(selection: _Selection, request: str, states: Sequence[FlowState])
 
 
 async def _retry(selection: _Selection) -> int:
-    """Reset failed flows. They run again immediately if their process is alive, or else when their program starts."""
+    """Reset failed flows. They run again immediately if their process is alive, or else at its next start."""
     rows = [row for row in await selection.rows() if selection.ids or row.state in RESTARTABLE]
     of_jobs = [row for row in rows if await _is_of_complete_job(selection, row)]
     if selection.ids and of_jobs:
@@ -239,7 +241,7 @@ async def _is_of_complete_job(selection: _Selection, row: FlowRow) -> bool:
 
 
 async def _dead(selection: _Selection) -> int:
-    """List the dead letters: discarded jobs, then events that could not be delivered."""
+    """List the dead letters: discarded jobs, followed by events that could not be delivered."""
     store, now = selection.flows.store, clock_of(selection.flows.store)()
     jobs = await store.jobs(selection.flows.presence).rows(JobState.COMPLETE, now=now)
     letters = [
@@ -278,7 +280,7 @@ async def _letters(selection: _Selection) -> list[int]:
     """Return the numbers of the dead events with the given ids.
 
     Raises:
-        CliError: if an id does not belong to a dead letter.
+        CliError: if an id is not that of a dead letter.
     """
     letters = await selection.flows.store.outbox().dead()
     if list(selection.ids) == ["dead"]:
@@ -309,7 +311,7 @@ _SUBCOMMANDS: dict[str, Callable[[_Selection], Awaitable[int]]] = {
 
 
 async def _all_changes(store: Store, id: str) -> AsyncIterator[Change]:  # noqa: A002  # the natural name
-    """Yield all changes of a flow, reading them page by page."""
+    """Yield all of a flow's changes, reading one page at a time."""
     seq = 0
     while changes := await store.changes(id, after=seq):
         for change in changes:
@@ -318,7 +320,7 @@ async def _all_changes(store: Store, id: str) -> AsyncIterator[Change]:  # noqa:
 
 
 def _in_order(snapshot: Snapshot, changes: Sequence[Change]) -> Snapshot:
-    """Sort the tasks by the time of their first start."""
+    """Sort the tasks by when they first started."""
     begun: dict[str, int] = {}
     for change in changes:
         begun.setdefault(change.name, change.seq)
@@ -330,7 +332,7 @@ def _in_order(snapshot: Snapshot, changes: Sequence[Change]) -> Snapshot:
 
 
 def _flows_table(rows: Sequence[tuple[FlowRow, str]]) -> str:
-    """Format one line per flow."""
+    """Format the flows, one per line."""
     cells = [(row.id, row.name, row.state, ago(row.at) if row.at else "", runner) for row, runner in rows]
     return columns([("id", "flow", "state", "changed", "process"), *(tuple(map(printable, row)) for row in cells)])
 
@@ -341,7 +343,7 @@ def _flows_json(rows: Sequence[tuple[FlowRow, str]]) -> str:
 
 
 def _dead_table(letters: Sequence[tuple[str, str, str, int, str]]) -> str:
-    """Format one line per dead letter: kind, id, name of the flow or topic, attempts and last error."""
+    """Format the dead letters, one per line: kind, id, name of the flow or topic, attempts and last error."""
     rows = [(kind, id, name, str(attempts), shorten(masked(error))) for kind, id, name, attempts, error in letters]  # noqa: A001  # the natural name
     return columns([_DEAD, *(tuple(map(printable, row)) for row in rows)])
 
@@ -369,7 +371,7 @@ def _json(value: object) -> str:
 
 
 def _format_flows(shown: Sequence[tuple[Snapshot, Sequence[Change], str, JobRow | None]], *, json: bool) -> str:
-    """Format all details of flows."""
+    """Format the full details of each flow."""
     if json:
         return _json([_flow_json(*each) for each in shown])
     return "\n".join(_format_flow(*each) for each in shown)
@@ -401,7 +403,7 @@ def _task_json(row: StepRow) -> dict[str, Any]:
 
 
 def _value(text: str | None) -> Any:
-    """Decode JSON from the store. Text that a different serializer wrote is returned unchanged."""
+    """Decode JSON from the store. Text written by a different serializer is returned unchanged."""
     try:
         return None if text is None else js.loads(text)
     except ValueError:
@@ -409,7 +411,7 @@ def _value(text: str | None) -> Any:
 
 
 def _error(snapshot: Snapshot, changes: Sequence[Change], job: JobRow | None) -> str:
-    """Return the error of a flow that has not succeeded: that of its job, of the flow, or of its last failed task."""
+    """Return the error of a flow that has not succeeded: its job's, its own, or that of the last task that failed."""
     if snapshot.flow.state == FlowState.SUCCESS:
         return ""
     if error := (job.error if job is not None else "") or snapshot.flow.error:
@@ -479,10 +481,10 @@ def _why(change: Change) -> str:
 
 
 def _mermaid(snapshots: Sequence[Snapshot], flow: str | None) -> str:
-    """Draw one flow with its tasks, or several flows as nodes. ``flow`` is the MODULE:ATTRIBUTE of its definition.
+    """Draw the tasks of one flow, or several flows as one node each. ``flow`` is the definition as MODULE:ATTRIBUTE.
 
     Raises:
-        UsageError: if the definition does not exist, or defines a different flow.
+        UsageError: if the definition does not exist or defines a different flow.
     """
     from lifecycle.observe import mermaid
 

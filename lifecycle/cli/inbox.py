@@ -1,6 +1,6 @@
-"""`lifecycle inbox`: list, replay and remove the messages in an inbox file, even while a receiver uses the file.
+"""`lifecycle inbox`: list, replay and remove the messages in an inbox file, even while a receiver is using the file.
 
-Requests are printed without control characters or secrets.
+When requests are printed, control characters are removed and secrets are masked.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def inbox(subcommand: str, file: Path, ids: Sequence[str]) -> int:
 
     Raises:
         UsageError: if the file is not an inbox, or an id is not a number.
-        CliError: if a message does not exist, or is being delivered.
+        CliError: if a message does not exist or is currently being delivered.
     """
     with _opened(file) as carry_out:
         _SUBCOMMANDS[subcommand](carry_out, ids)
@@ -49,7 +49,7 @@ def inbox(subcommand: str, file: Path, ids: Sequence[str]) -> int:
 
 @contextmanager
 def _opened(file: Path) -> Generator[Callable[[Work], Any]]:
-    """Open the file, and return a function that runs statements in a transaction."""
+    """Open the file, and yield a function that runs statements in a transaction."""
     check_file(file, QUEUES, lacks="is not an inbox", given_to="Inbox")
     database = Database(str(file), (QUEUES,), durable=True)
 
@@ -70,7 +70,7 @@ def _opened(file: Path) -> Generator[Callable[[Work], Any]]:
 
 
 def _release(file: Path, carry_out: Callable[[Work], Any]) -> None:
-    """Release messages that are still claimed by a receiver that has died."""
+    """Release messages that are still claimed by a receiver that is no longer running."""
     path = lock_path(file)
     if not os.path.exists(path):  # noqa: PTH110  # a string
         return
@@ -82,11 +82,11 @@ def _release(file: Path, carry_out: Callable[[Work], Any]) -> None:
             lock.release()
 
 
-# -- the subcommands -----------------------------------------------------------------------------------------------
+# -- subcommands ---------------------------------------------------------------------------------------------------
 
 
 def _list(carry_out: Callable[[Work], Any], _letters: Sequence[str]) -> None:
-    """Print one line per message, the oldest first."""
+    """Print one line per message, oldest first."""
     entries: list[Entry] = carry_out(WEBHOOKS.entries)
     rows = [_COLUMNS, *map(_row, entries)]
     if entries:
@@ -96,7 +96,7 @@ def _list(carry_out: Callable[[Work], Any], _letters: Sequence[str]) -> None:
 
 
 def _show(carry_out: Callable[[Work], Any], ids: Sequence[str]) -> None:
-    """Print all details of each message."""
+    """Print the full details of each message."""
     for number in _numbers(carry_out, ids):
         entry: Entry | None = carry_out(partial(WEBHOOKS.get, number=number))
         if entry is None:
@@ -105,7 +105,7 @@ def _show(carry_out: Callable[[Work], Any], ids: Sequence[str]) -> None:
 
 
 def _replay(carry_out: Callable[[Work], Any], ids: Sequence[str]) -> None:
-    """Schedule another delivery of messages. The receiver makes it within a second, or at its next start."""
+    """Schedule messages for another delivery, within a second or when the receiver next starts."""
     numbers = _numbers(carry_out, ids)
     for number in numbers:
         if not carry_out(partial(WEBHOOKS.revive, number=number)):
@@ -114,7 +114,7 @@ def _replay(carry_out: Callable[[Work], Any], ids: Sequence[str]) -> None:
 
 
 def _drop(carry_out: Callable[[Work], Any], ids: Sequence[str]) -> None:
-    """Remove messages. Deliveries in progress still finish."""
+    """Remove messages. Deliveries that are already in progress still finish."""
     numbers = _numbers(carry_out, ids)
 
     def remove(db: sqlite3.Connection) -> list[int]:

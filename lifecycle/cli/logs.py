@@ -1,4 +1,4 @@
-"""Messages and log records of the commands, as text or as JSON."""
+"""The messages and log records that commands print, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JsonConsole", "console_for", "json_line", "logging_to", "print_failure", "program_logging"]
 
-#: The logger that records refused requests at level INFO. They help when you set up a sender.
+#: This logger reports refused requests at level INFO. They are useful when you set up a sender.
 _SOURCES = "lifecycle.sources"
 _OURSELVES = "lifecycle.cli"
 _LEVELS = {YELLOW: logging.WARNING, RED: logging.ERROR}
@@ -38,12 +38,12 @@ class JsonConsole(Console):
 
 
 def console_for(log_format: LogFormat | None, prefix: str = PREFIX) -> Console:
-    """Return a console for standard error that prints text or JSON."""
+    """Return a console that prints to standard error, as text or as JSON."""
     return JsonConsole() if log_format == "json" else stderr_console(prefix)
 
 
 def print_failure(console: Console, error: BaseException) -> None:
-    """Print an error of the user's program: an expected failure as one line, any other with its traceback."""
+    """Print an error raised by the user's program. An expected failure takes one line; any other has a traceback."""
     from lifecycle.runtime.failures import is_debugging, one_line  # the runtime needs POSIX terminals
 
     line = None if is_debugging() else one_line(error)
@@ -61,7 +61,7 @@ def json_line(text: str, **fields: Any) -> str:
 
 
 def _encode(record: logging.LogRecord) -> str:
-    from lifecycle.observe.logs import JsonFormatter  # imported late, because few commands need it
+    from lifecycle.observe.logs import JsonFormatter  # imported here because few commands need it
 
     return JsonFormatter().format(record) + "\n"
 
@@ -74,7 +74,7 @@ def _record(level: int, text: str, **fields: Any) -> logging.LogRecord:
 
 @contextmanager
 def logging_to(console: Console) -> Generator[None]:
-    """Within the block, print the library's warnings and errors, and the requests that it refuses."""
+    """Within the block, print the library's warnings and errors, as well as the requests that it refuses."""
     logger, sources, handler = logging.getLogger("lifecycle"), logging.getLogger(_SOURCES), _WarningHandler(console)
     propagated, logger.propagate = logger.propagate, False
     level = sources.level
@@ -90,10 +90,10 @@ def logging_to(console: Console) -> Generator[None]:
 
 @contextmanager
 def program_logging(console: Console) -> Generator[None]:
-    """Print log records within the block, in which the user's program runs.
+    """Print log records while the user's program runs inside the block.
 
-    In JSON, all records at level INFO and above are printed, unless the program configures the root logger. In text
-    format, the library's warnings and errors are printed, unless the program configures logging.
+    In JSON format, all records at level INFO and above are printed, unless the program configures the root logger. In
+    text format, only the library's warnings and errors are printed, unless the program configures logging.
     """
     is_json = isinstance(console, JsonConsole)
     logger = logging.getLogger() if is_json else logging.getLogger("lifecycle")
@@ -127,7 +127,7 @@ class _ConsoleHandler(logging.Handler):
 
 
 class _WarningHandler(_ConsoleHandler):
-    """Prints warnings, errors and refused requests. `watch` and `up` print the failures of commands themselves."""
+    """Prints warnings, errors and refused requests. `watch` and `up` print failed commands themselves."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.msg == NOT_RESTARTED:

@@ -1,6 +1,7 @@
-"""Declarations of options, and readers of their values from a command line or a TOML file.
+"""Declares options, and reads their values from a command line or a TOML file.
 
-A reader raises a `ValueError` that lists the accepted values. The caller adds the name of the option or key.
+If a value is invalid, its reader raises a `ValueError` that lists the accepted values. The caller adds the name of the
+option or key.
 """
 
 from __future__ import annotations
@@ -65,25 +66,25 @@ __all__ = [
     "variable",
 ]
 
-#: Reactions to a change while the command runs.
+#: How to respond to a change while the command is running.
 Busy: TypeAlias = Literal["restart", "queue", "drop"]
 
-#: Conditions under which an ended command is restarted.
+#: When to restart a command that has exited.
 Policy: TypeAlias = Literal["never", "on_failure", "always"]
 
-#: Reactions to a process whose first start fails.
+#: How to respond if a process fails when it is first started.
 FirstStart: TypeAlias = Literal["fail", "retry"]
 
-#: Reactions to a changed file.
+#: How to respond when a file changes.
 Action: TypeAlias = Literal["restart", "reload", "ignore"]
 
-#: When messages have colours.
+#: When to print messages in colour.
 Colour: TypeAlias = Literal["auto", "always", "never"]
 
-#: The name and the value of an environment variable.
+#: An environment variable's name and value.
 Assignment: TypeAlias = tuple[str, str]
 
-#: Formats of messages.
+#: The format in which messages are printed.
 LogFormat: TypeAlias = Literal["text", "json"]
 
 _Read: TypeAlias = Callable[[str], Any]
@@ -103,15 +104,15 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Glob:
-    """A glob for paths, with the pattern syntax of topics and the rules of ``.gitignore``.
+    """A glob for paths. It uses the pattern syntax of topics, with the rules of ``.gitignore``.
 
-    ``*`` and ``?`` never match a slash; ``**`` does. A glob without a slash matches a name in any directory. A glob
-    with a slash starts at ``base``. A glob that ends in a slash matches everything below a directory. Paths have
-    forward slashes and are relative to ``base``, or to the current directory if ``base`` is None.
+    ``*`` and ``?`` never match a slash, but ``**`` does. A glob without a slash matches names in any directory. A glob
+    with a slash is anchored at ``base``. A glob that ends in a slash matches everything below a directory. Paths use
+    forward slashes, and are relative to ``base`` or, if ``base`` is None, to the current directory.
 
     Raises:
-        ValueError: for an empty glob. An invalid one raises the subclass `InvalidPattern`, with the position of the
-            error.
+        ValueError: if the glob is empty. An invalid glob raises the subclass `InvalidPattern`, which contains the
+            position of the error.
     """
 
     text: str
@@ -131,7 +132,7 @@ class Glob:
         object.__setattr__(self, "_below", path_glob(f"{pattern}/**") if self.text.endswith("/") else None)
 
     def at(self, base: Path) -> Glob:
-        """Return a copy of this glob that starts at ``base``."""
+        """Return a copy of this glob with ``base`` as its base directory."""
         return replace(self, base=base)
 
     @property
@@ -146,9 +147,9 @@ class Glob:
         return self._pattern.matches(path)
 
     def covers(self, path: str) -> bool:
-        """Return True if the glob matches the path or a directory above it."""
+        """Return True if the glob matches the path or one of its parent directories."""
         parts = path.split("/")
-        # A glob for directories does not match a file with the same name.
+        # A glob for directories does not match a file of the same name.
         last = len(parts) - (self._below is not None)
         return any(self._pattern.matches("/".join(parts[:end])) for end in range(1, last + 1))
 
@@ -160,12 +161,12 @@ class Rule(NamedTuple):
     action: Action
 
     def at(self, base: Path) -> Rule:
-        """Return a copy of this rule with a glob that starts at ``base``."""
+        """Return a copy of this rule whose glob has ``base`` as its base directory."""
         return self._replace(glob=self.glob.at(base))
 
 
 class SignalMap(NamedTuple):
-    """The signal to send when ``received`` arrives. None: send nothing."""
+    """The signal to send when ``received`` arrives. If it is None, no signal is sent."""
 
     received: Signals
     sent: Signals | None
@@ -173,13 +174,13 @@ class SignalMap(NamedTuple):
 
 _HIGHEST_EXIT_CODE = 255
 _HIGHEST_PORT = 65535
-#: Signals that cannot be mapped: they cannot be caught, or the command's terminal needs them.
+#: These signals cannot be mapped, because they cannot be caught or because the command's terminal needs them.
 _UNMAPPABLE = {"SIGKILL", "SIGSTOP", "SIGCHLD", "SIGCONT", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGWINCH"}
 _UNITS = {"": 1.0, "s": 1.0, "ms": 0.001}
 
 
 def seconds(text: str) -> float:
-    """Read a time, zero or more: seconds, or a number with the unit s or ms. Return seconds."""
+    """Read a duration of zero or more, as a number of seconds or with the unit s or ms. Return seconds."""
     value = _seconds(text)
     if not 0 <= value < math.inf:
         raise ValueError("give seconds, such as 0.5 or 500ms")
@@ -187,7 +188,7 @@ def seconds(text: str) -> float:
 
 
 def interval(text: str) -> float:
-    """Read a time above zero, as `seconds` does."""
+    """Read a duration above zero, in the same format as `seconds`."""
     value = _seconds(text)
     if not 0 < value < math.inf:
         raise ValueError("give seconds above zero, such as 0.5 or 500ms")
@@ -203,21 +204,21 @@ def _seconds(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """Read a whole number, zero or more."""
+    """Read an integer of zero or more."""
     if not text.isdecimal():
         raise ValueError("give a whole number, 0 for no limit")
     return int(text)
 
 
 def exit_codes(text: str) -> tuple[int, ...]:
-    """Read one exit code, as a shell reports it."""
+    """Read one exit code as a shell reports it."""
     if not text.isdecimal() or int(text) > _HIGHEST_EXIT_CODE:
         raise ValueError(f"give an exit code from 0 to {_HIGHEST_EXIT_CODE}, such as 143 for SIGTERM")
     return (int(text),)
 
 
 def signal(text: str) -> Signals:
-    """Read a signal: a name, with or without SIG, or a number."""
+    """Read a signal, given as a number or as a name with or without SIG."""
     name = text.upper()
     try:
         if name.isdecimal():
@@ -228,7 +229,7 @@ def signal(text: str) -> Signals:
 
 
 def signal_maps(text: str) -> tuple[SignalMap, ...]:
-    """Read one ``FROM:TO``. Without ``TO``, the signal is discarded."""
+    """Read one ``FROM:TO``. If ``TO`` is empty, the signal is discarded."""
     received, colon, sent = text.partition(":")
     if not colon:
         raise ValueError("give FROM:TO, such as USR1:HUP, or FROM: to discard the signal")
@@ -243,7 +244,7 @@ def signal_maps(text: str) -> tuple[SignalMap, ...]:
 
 
 def address(text: str) -> Address:
-    """Read ``HOST:PORT``, with an IPv6 host in brackets."""
+    """Read ``HOST:PORT``. An IPv6 host must be in brackets."""
     host, colon, number = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", number) or (":" in host and not bracketed):
@@ -252,14 +253,14 @@ def address(text: str) -> Address:
 
 
 def port(text: str) -> int:
-    """Read a TCP port; 0 means any free port."""
+    """Read a TCP port, where 0 means any free port."""
     if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > _HIGHEST_PORT:
         raise ValueError("give a port from 0 (any that is free) to 65535")
     return int(text)
 
 
 def _one_of(choices: object) -> Callable[[str], Any]:
-    """Return a reader for the values of a `Literal`. Dashes may replace underscores."""
+    """Return a reader that accepts the values of a `Literal`, with dashes or underscores."""
     values: dict[str, str] = {each.replace("_", "-"): each for each in get_args(choices)}
     *first, last = values
 
@@ -302,12 +303,12 @@ def probe(text: str) -> str:
 
 
 def _advice(error: ValueError, text: str) -> str:
-    """Return the message of ``error`` without the given ``text``, which the caller shows before it."""
+    """Return the message of ``error`` without the leading ``text``, because the caller shows the text first."""
     return "give " + str(error).partition(" must be ")[2].replace(f", got {text!r}", "")
 
 
 def rules(text: str) -> tuple[Rule, ...]:
-    """Read one ``GLOB=ACTION``; the glob may contain ``=``."""
+    """Read one ``GLOB=ACTION``. The glob itself may contain ``=``."""
     pattern, _, action = text.rpartition("=")
     if not pattern or action not in get_args(Action):
         raise ValueError("give GLOB=restart, GLOB=reload or GLOB=ignore, such as '*.html=reload'")
@@ -320,12 +321,12 @@ def globs(text: str) -> tuple[Glob, ...]:
 
 
 def changes(text: str) -> tuple[Change, ...]:
-    """Read kinds of changes, separated by commas."""
+    """Read the kinds of changes, separated by commas."""
     return tuple(_change(each.strip()) for each in text.split(","))
 
 
 def extensions(text: str) -> tuple[str, ...]:
-    """Read endings of file names, separated by commas, with or without the dot."""
+    """Read file name extensions, separated by commas, with or without the dot."""
     found = tuple(each.strip().removeprefix(".") for each in text.split(","))
     if not all(found) or any("/" in each or "*" in each for each in found):
         raise ValueError("give endings separated by commas, such as py,toml")
@@ -348,19 +349,19 @@ def assignments(text: str) -> tuple[Assignment, ...]:
 
 
 def path(text: str) -> Path:
-    """Read a path, which need not exist."""
+    """Read a path. It does not have to exist."""
     if not text or "\0" in text:
         raise ValueError("give a path")
     return Path(text)
 
 
 def paths(text: str) -> tuple[Path, ...]:
-    """Read one path, which need not exist."""
+    """Read one path as a tuple. It does not have to exist."""
     return (path(text),)
 
 
 def store(text: str) -> Path | str:
-    """Read a path or the URL of a server. A URL is not checked, because an error message could reveal its password."""
+    """Read a path or a server's URL. The URL is not checked, because an error message could reveal its password."""
     return text if "://" in text else path(text)
 
 
@@ -369,26 +370,26 @@ def store(text: str) -> Path | str:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of a command line, and the key of the same name in a configuration file.
+    """A command-line option, and the key with the same name in a configuration file.
 
-    A flag has the forms ``--NAME`` and ``--no-NAME``, so that the command line can override a configuration file. An
-    option with ``many`` may be repeated: each value is read as a tuple, and the tuples are joined.
+    A flag has the two forms ``--NAME`` and ``--no-NAME``, so that the command line can override a configuration file.
+    An option with ``many`` may be repeated: each value is read as a tuple, and the tuples are joined.
     """
 
     name: str
     help: str
-    #: The name of the value in the help; None for a flag.
+    #: The placeholder for the value in the help, or None for a flag.
     metavar: str | None = None
     read: _Read = str
-    #: True if the value in a configuration file is a number, False if it is a string.
+    #: Whether the value in a configuration file is a number rather than a string.
     number: bool = False
     many: bool = False
     default: Any = None
     #: The heading above the option in the help.
     group: str = "options"
-    #: Other names on the command line, with their dashes. Those of a flag belong to the form in the help.
+    #: Alternative names on the command line, including dashes. For a flag, they select the form shown in the help.
     aliases: tuple[str, ...] = ()
-    #: Names that take no value, each with the value to which it sets this option.
+    #: Additional names that take no value, and the value to which each one sets this option.
     presets: tuple[tuple[str, Any], ...] = ()
 
     @property
@@ -403,12 +404,12 @@ class Option:
 
     @property
     def shown(self) -> str:
-        """The name in the help: for a flag, the form that differs from the default."""
+        """The name shown in the help. For a flag, it is the form that changes the default."""
         return f"no-{self.name}" if self.default is True else self.name
 
     @property
     def shown_default(self) -> str:
-        """The default as a user would write it. Empty for a flag, or if there is no default."""
+        """The default as a user would write it. Empty for a flag or if there is no default."""
         match self.default:
             case Signals() as default:
                 return default.name.removeprefix("SIG")
@@ -425,14 +426,14 @@ class Option:
         return f"{self.help} [default: {self.shown_default}]" if self.shown_default else self.help
 
     def preset_help(self, value: Any) -> str:
-        """Return the help text of a name that sets this option to ``value``."""
+        """Return the help text for a name that sets this option to ``value``."""
         written = f"--{'' if value else 'no-'}{self.name}" if self.is_flag else f"--{self.name} {value}"
         return f"same as '{written}'" + (", which is the default" if value == self.default else "")
 
 
-def option(  # noqa: PLR0913  # the fields of `Option`; each has a default
+def option(  # noqa: PLR0913  # the fields of `Option`, each with a default
     metavar: str | None,
-    help: str,  # noqa: A002  # as argparse calls it
+    help: str,  # noqa: A002  # the name argparse uses
     read: _Read = str,
     *,
     default: Any = None,
@@ -444,12 +445,12 @@ def option(  # noqa: PLR0913  # the fields of `Option`; each has a default
 ) -> Any:
     """Declare a field of a settings dataclass as an option (see `Option`). Without ``metavar``, it is a flag."""
     default = () if many else default
-    # `options_of` sets the name to that of the field.
+    # `options_of` sets the name to the field's name.
     declared = Option("", help, metavar, read, number, many, default, group, aliases, presets)
     return field(default=default, metadata={"option": declared})
 
 
-#: The format of messages, for `watch`, `up` and `run`.
+#: The message format for `watch`, `up` and `run`.
 LOG_FORMAT = Option(
     "log-format",
     "set the format of messages: text, or json for one JSON object per line",
@@ -470,12 +471,12 @@ def options_of(settings: type) -> tuple[Option, ...]:
 
 
 def find_option(key: str, known: Iterable[Option], *others: str) -> tuple[Option, bool]:
-    """Return the option for ``key`` of a configuration file, and True if the key negates a flag.
+    """Return the option for a key in a configuration file, and whether the key negates a flag.
 
     The key may contain dashes or underscores.
 
     Raises:
-        ValueError: for an unknown key, with a suggestion from ``known`` and ``others``.
+        ValueError: if the key is unknown. The message suggests one from ``known`` and ``others``.
     """
     name = key.replace("_", "-")
     for each in known:
@@ -487,10 +488,10 @@ def find_option(key: str, known: Iterable[Option], *others: str) -> tuple[Option
 
 
 def read_value(option: Option, value: Any) -> Any:
-    """Return the setting for ``value`` of ``option`` in a configuration file.
+    """Convert the value of ``option`` in a configuration file to a setting.
 
     Raises:
-        ValueError: with the option, the given value and the accepted values.
+        ValueError: if the value is invalid. The message contains the option, the value and the accepted values.
     """
     if option.many:
         given = _numbers(option.name, value) if option.number else texts(option.name, value)
@@ -505,7 +506,7 @@ def read_value(option: Option, value: Any) -> Any:
 
 
 def _numbers(key: str, value: Any) -> list[str]:
-    """Return a number or a list of numbers as texts."""
+    """Return a number, or a list of numbers, as strings."""
     found: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]  # TOML
     if any(isinstance(each, bool) or not isinstance(each, int | float) for each in found):
         raise ValueError(f"{key} = {shown(value)} is not a list of numbers; give one such as [0, 1]")
@@ -513,7 +514,7 @@ def _numbers(key: str, value: Any) -> list[str]:
 
 
 def read_flag(key: str, value: Any) -> bool:
-    """Return the setting for ``value`` of the flag ``key`` in a configuration file.
+    """Convert the value of the flag ``key`` in a configuration file to a setting.
 
     Raises:
         ValueError: if the value is not a boolean.

@@ -44,56 +44,56 @@ __all__ = [
     "write",
 ]
 
-#: Success, or stopped on request.
+#: The command succeeded, or was stopped on request.
 DONE = 0
-#: A failure, or a forced exit.
+#: The command failed, or its exit was forced.
 FAILED = 1
-#: The command line is wrong.
+#: The command line is invalid.
 USAGE = 2
-#: The configuration is wrong.
+#: The configuration is invalid.
 CONFIGURATION = 3
 
-#: The prefix of each line of a message.
+#: Every line of a message starts with this prefix.
 PREFIX = "[lifecycle]"
 #: The error codes for a full disk, an exhausted quota, and a file that is too large.
 _FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
-#: Colours, as parameters of the control sequence.
+#: Colours, as parameters for the terminal's control sequence.
 DIM, RED, GREEN, YELLOW = "2", "31", "32", "33"
 
 
 class CliError(LifecycleError):
-    """An error that ends a command with a message, without a traceback."""
+    """An error that ends a command with a message instead of a traceback."""
 
     status = FAILED
 
 
 class UsageError(CliError):
-    """The command line is wrong. The message suggests a correction."""
+    """Raised if the command line is invalid. The message suggests a correction."""
 
     status = USAGE
 
 
 class ConfigError(CliError):
-    """A file, a key or an environment variable is wrong. The message contains its name."""
+    """Raised if a file, a key or an environment variable is invalid. The message names it."""
 
     status = CONFIGURATION
 
 
 def write(stream: TextIO | None, text: str) -> bool:
-    """Write and flush ``text``. Returns False if the reader has just closed the stream.
+    """Write and flush ``text``. Return False if we find out that the reader has closed the stream.
 
-    Later calls discard the text and return True. So do calls in which ``stream`` is None, because it was closed before
+    Later calls discard the text and return True. The same applies if ``stream`` is None, because it was closed before
     the program started.
     """
     try:
         return _write(stream, text)
     except OSError:
-        # A full disk does not stop the running command.
+        # A full disk must not stop the command that is running.
         return True
 
 
 def print_result(stream: TextIO | None, text: str) -> bool:
-    """Write the result of a command as `write` does, but report a full disk.
+    """Write a command's result like `write`, but report a full disk.
 
     Raises:
         CliError: if the disk is full.
@@ -113,7 +113,8 @@ def _write(stream: TextIO | None, text: str) -> bool:
         stream.write(text)
         stream.flush()
     except BlockingIOError:
-        # A program that shares our terminal has made the terminal non-blocking. The rest stays in the buffer.
+        # Another program has set the terminal that we share to non-blocking mode. The rest of the text stays in the
+        # buffer.
         return True
     except UnicodeEncodeError:
         return _write(stream, text.encode(stream.encoding, "replace").decode(stream.encoding))
@@ -126,7 +127,7 @@ def _write(stream: TextIO | None, text: str) -> bool:
 
 
 def without_output(text: str) -> str:
-    """Return the error of a process without the last lines of its output, which have already been shown."""
+    """Return a process's error message without the last lines of its output, which have already been shown."""
     return text.partition("; the end of its stderr:\n")[0]
 
 
@@ -139,38 +140,38 @@ def signal_name(number: int) -> str:
 
 
 def shell_status(exit_code: int) -> int:
-    """Return the exit status that a shell reports for an exit code. The exit code is negative for a signal."""
+    """Return the exit status that a shell reports. ``exit_code`` is negative if a signal ended the process."""
     return exit_code if exit_code >= 0 else 128 - exit_code
 
 
 def paint(text: str, colour: str) -> str:
-    """Return ``text`` in a colour. ``colour`` is the parameters of the control sequence."""
+    """Return ``text`` in a colour, which is given as the parameters for the control sequence."""
     return f"\x1b[{colour}m{text}\x1b[0m"
 
 
 def _redirect_to_null(stream: TextIO) -> None:
-    """Redirect ``stream`` to the null device, so that Python does not fail at exit when it flushes unwritten text."""
+    """Redirect ``stream`` to the null device. Otherwise, Python would fail when it flushes unwritten text at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)
 
 
 def alert(text: str, *, bell: bool, notify: bool) -> None:
-    """At a terminal, ring its bell, and show ``text`` as a notification of the desktop (OSC 9)."""
+    """On a terminal, ring the bell or show ``text`` as a desktop notification (OSC 9)."""
     if is_terminal(sys.stderr):
         shown = "".join(char for char in text if char.isprintable())
         write(sys.stderr, ("\a" if bell else "") + (f"\x1b]9;{shown}\a" if notify else ""))
 
 
 def has_colour(stream: TextIO | None, env: Mapping[str, str] = os.environ) -> bool:
-    """Return whether to use colours: at a terminal, unless NO_COLOR is set (https://no-color.org)."""
+    """Return whether to use colours. They are used on a terminal unless NO_COLOR is set (https://no-color.org)."""
     if env.get("NO_COLOR") or env.get("TERM") == "dumb":
         return False
     return is_terminal(stream)
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return whether ``stream`` is a terminal. None is a stream that was closed before the program started."""
+    """Return whether ``stream`` is a terminal. It is None if it was closed before the program started."""
     return stream is not None and stream.isatty()
 
 
@@ -181,12 +182,12 @@ def time_of_day() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """Prints messages with a prefix on each line. If ``stream`` is None, it prints to the current `sys.stderr`."""
+    """Prints messages with a prefix on each line. If ``stream`` is None, it uses the current value of `sys.stderr`."""
 
     colour: bool = False
     stream: TextIO | None = None
     prefix: str = PREFIX
-    #: True to print only warnings and errors.
+    #: Whether to print only warnings and errors.
     quiet: bool = False
     #: True to print the time before the prefix.
     timestamps: bool = False
@@ -197,7 +198,7 @@ class Console:
             self._print(text, DIM)
 
     def success(self, text: str) -> None:
-        """Print a message about a success."""
+        """Print a message that reports success."""
         if not self.quiet:
             self._print(text, GREEN)
 
@@ -214,24 +215,24 @@ class Console:
         lines = [f"{prefix} {line}".rstrip() for line in text.splitlines() or [""]]
         if self.colour:
             lines = [paint(line, colour) for line in lines]
-        # Each message is written with one call, so that the lines of two writers do not mix.
+        # We write each message with a single call, so that the lines of two writers are not mixed.
         write(self.stream or sys.stderr, "".join(line + "\n" for line in lines))
 
 
 def stderr_console(prefix: str = PREFIX) -> Console:
-    """Return a console for standard error."""
+    """Return a console that prints to standard error."""
     return Console(has_colour(sys.stderr), prefix=prefix)
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Format ``rows`` as lines, with aligned columns."""
+    """Format ``rows`` as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "".join(f"{line}\n" for line in lines)
 
 
 def ago(since: float) -> str:
-    """Return the time since a timestamp, such as ``3 min``."""
+    """Return how long ago a timestamp was, such as ``3 min``."""
     seconds = max(0, int(time.time() - since))
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= size:
@@ -240,5 +241,5 @@ def ago(since: float) -> str:
 
 
 def local_time(at: float) -> str:
-    """Return the local date and time of a timestamp."""
+    """Format a timestamp as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

@@ -1,9 +1,9 @@
-"""Rules that select the action for a changed path.
+"""Rules that select what happens when a path changes.
 
-Files that receive our own output are always ignored. The other rules apply in this order: the first matching rule of
-``--on``, then ``--ignore``, ``--ignore-file`` and the files that git ignores, then ``--ext`` and ``--include``. A rule
-for a file without wildcards (``--on .env=restart``) applies even if git ignores that file. A rule with wildcards
-(``*.js=restart``) does not, so that build output does not trigger it.
+Files that receive our own output are always ignored. The other rules apply in this order: the first rule of ``--on``
+that matches, then ``--ignore``, ``--ignore-file`` and the files that git ignores, and finally ``--ext`` and
+``--include``. A rule that names a file without wildcards (``--on .env=restart``) applies even if git ignores that file.
+A rule with wildcards (``*.js=restart``) does not, because build output would trigger it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 __all__ = ["PathRules", "absolute", "own_output"]
 
-#: The maximum number of names in a message. Further ones are only counted.
+#: The maximum number of names in a message. Beyond that, we only give their number.
 _MAX_NAMES: Final = 3
 
-#: The ignore files in a directory. The first one with a rule for a path decides.
+#: The ignore files that a directory may contain. The first one with a matching rule decides.
 _NAMES: Final = (".ignore", ".gitignore")
-#: The key for the user's ignore file in a configuration file of git.
+#: Matches the key in a git configuration file that sets the user's own ignore file.
 _EXCLUDES_FILE = re.compile(
     r"^[ \t]*\[core\][^\[]*?^[ \t]*excludesfile[ \t]*=[ \t]*(\S[^\n]*?)[ \t]*$", re.IGNORECASE | re.MULTILINE
 )
@@ -44,17 +44,17 @@ _log = logging.getLogger("lifecycle.cli")
 
 
 class _IgnoreFile(NamedTuple):
-    """The rules of an ignore file when it was last read. ``spec`` is None if the file does not exist."""
+    """An ignore file's rules as of the last read. ``spec`` is None if the file does not exist."""
 
     stamp: tuple[int, int, int] | None
     spec: GitIgnoreSpec | None
 
 
 class IgnoreFiles:
-    """Finds the paths below ``root``, an absolute directory, that ignore files name.
+    """Finds paths below ``root`` (an absolute directory) that ignore files exclude.
 
-    The files ``names`` in each directory from ``top`` down apply to the paths in that directory, and those of the
-    nearest directory take precedence. The files ``others`` apply to all paths below ``top``. Files are read again when
+    In each directory from ``top`` down, the files called ``names`` apply to the paths in that directory, and the
+    nearest directory takes precedence. The files ``others`` apply to all paths below ``top``. Files are read again when
     they change.
     """
 
@@ -66,7 +66,7 @@ class IgnoreFiles:
         self._files: dict[str, _IgnoreFile] = {}
 
     def ignores(self, path: Path) -> bool:
-        """Return whether a file names ``path`` (absolute), or a directory between ``path`` and the root."""
+        """Return whether a file excludes ``path`` (which is absolute) or a directory between ``path`` and the root."""
         return path.is_relative_to(self._root) and self._ignores_below(self._root, path)
 
     def _ignores_below(self, base: Path, path: Path) -> bool:
@@ -79,11 +79,11 @@ class IgnoreFiles:
         return False
 
     def _ignored_itself(self, parts: tuple[str, ...], *, is_dir: bool) -> bool:
-        """Return whether the first ignore file with a rule for the path ignores it."""
+        """Return whether the path is ignored by the first ignore file that has a rule for it."""
         top = str(self._top)
         for depth in range(len(parts) - 1, -1, -1):
             for name in self._names:
-                # `Path.joinpath` would take most of the time.
+                # We join strings here, because `Path.joinpath` would take most of the time.
                 ignored = self._check("/".join((top, *parts[:depth], name)), parts[depth:], is_dir=is_dir)
                 if ignored is not None:
                     return ignored
@@ -105,10 +105,10 @@ class IgnoreFiles:
 
 
 class GitIgnore(IgnoreFiles):
-    """Finds the paths below ``root``, an absolute directory, that git or a file ``.ignore`` ignores, without git.
+    """Finds paths below ``root`` (an absolute directory) that git or an ``.ignore`` file excludes, without running git.
 
-    All ignore files from the top of the repository down apply. If ``root`` is not in a repository, only those from
-    ``root`` down apply. The same holds if git ignores ``root`` itself, because the user named it explicitly.
+    All ignore files apply, starting at the top of the repository. If ``root`` is not in a repository, or if git ignores
+    ``root`` itself, only the files from ``root`` down apply, because the user named that directory explicitly.
     """
 
     def __init__(self, root: Path) -> None:
@@ -119,7 +119,7 @@ class GitIgnore(IgnoreFiles):
 
 
 def _global_excludes() -> Path:
-    """Return the path of the user's own ignore file for git. Configuration files that others include are not read."""
+    """Return the path of the user's own ignore file for git. Included configuration files are not read."""
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111  # never raises
     for file in (os.path.expanduser("~/.gitconfig"), f"{home}/git/config"):  # noqa: PTH111
         try:
@@ -132,7 +132,7 @@ def _global_excludes() -> Path:
 
 
 def repository(start: Path) -> Path | None:
-    """Return the top directory of the repository that contains ``start``, the one with a ``.git`` directory or file."""
+    """Return the top directory of the repository that contains ``start``. It has a ``.git`` directory or file."""
     return next((each for each in (start, *start.parents) if (each / ".git").exists()), None)
 
 
@@ -157,7 +157,7 @@ def _parse(file: str) -> GitIgnoreSpec | None:
 
 
 class PathRules:
-    """Selects the action for a changed path.
+    """Selects what happens when a path changes.
 
     Args:
         settings: the paths and rules.
@@ -182,12 +182,12 @@ class PathRules:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Absolute paths of the watched directories, and of watched files that are not in them."""
+        """The absolute paths of the watched directories, and of watched files outside these directories."""
         flat = [each for path in self._flat for each in (path.iterdir() if path.is_dir() else [path])]
         return (*self._roots[: len(self._roots) - len(self._flat)], *(each for each in flat if each.is_file()))
 
     def action(self, path: Path) -> Action:
-        """Return the action for a change of ``path``."""
+        """Return what to do about a change to ``path``."""
         path = absolute(path, self._here)
         if self._outputs and _identity(path) in self._outputs:
             return "ignore"
@@ -203,7 +203,7 @@ class PathRules:
         return self._otherwise if self._is_wanted(path) else "ignore"
 
     def name(self, path: Path, start: Path | None = None) -> str:
-        """Return ``path`` relative to ``start`` (default: the current directory), or else to its watched directory."""
+        """Return ``path`` relative to ``start`` (default: the current directory), or else to a watched root."""
         path = absolute(path, self._here)
         for base in (start or self._here, *(root if os.path.isdir(root) else root.parent for root in self._roots)):  # noqa: PTH112  # as above
             if path.is_relative_to(base):
@@ -211,7 +211,7 @@ class PathRules:
         return path.as_posix().lstrip("/")
 
     def describe(self, changes: Mapping[Path, Change]) -> str:
-        """Return a description such as ``changed: app.py, new.py (added) (+3)``."""
+        """Describe changes, for example as ``changed: app.py, new.py (added) (+3)``."""
         shown = [
             self.name(path) + ("" if change == "modified" else f" ({change})")
             for path, change in list(changes.items())[:_MAX_NAMES]
@@ -232,10 +232,10 @@ class PathRules:
 
 
 def _read_globs(file: Path) -> tuple[Glob, ...]:
-    """Return the globs in ``file``, without empty lines and comments.
+    """Return the globs in ``file``, skipping empty lines and comments.
 
     Raises:
-        ConfigError: if the file cannot be read, or a line is not a glob.
+        ConfigError: if the file cannot be read, or a line is not a valid glob.
     """
     lines = [line.strip() for line in read_text(file).splitlines()]
     try:
@@ -245,15 +245,15 @@ def _read_globs(file: Path) -> tuple[Glob, ...]:
 
 
 def _ignore_lists(files: Sequence[Path], here: Path, bases: Iterable[Path]) -> tuple[IgnoreFiles, ...]:
-    """Return the rules of ``files`` for the paths below ``here``, and below each of ``bases`` outside of it."""
+    """Return the rules in ``files`` for paths below ``here``, and below each directory in ``bases`` outside it."""
     outside = (base for base in bases if not base.is_relative_to(here))
     return tuple(IgnoreFiles(top, top, (), files) for top in (here, *outside)) if files else ()
 
 
 def own_output(*more: int) -> frozenset[tuple[int, int]]:
-    """Return the device and inode of the files behind standard output, standard error and the descriptors ``more``.
+    """Return the device and inode of each file behind standard output, standard error and the descriptors ``more``.
 
-    Changes to these files are ignored. Otherwise, ``lifecycle watch -- make >log`` would trigger itself.
+    Changes to these files are ignored. Otherwise, ``lifecycle watch -- make >log`` would keep triggering itself.
     """
     found = {_identity(fd) for fd in (1, 2, *more)}
     return frozenset(each for each in found if each is not None)
@@ -269,5 +269,5 @@ def _identity(file: Path | int) -> tuple[int, int] | None:
 
 
 def absolute(path: Path, here: Path) -> Path:
-    """Resolve ``path`` relative to ``here`` into an absolute path without ``..``. Links are not resolved."""
+    """Return ``path``, relative to ``here``, as an absolute path without ``..``. Links are not resolved."""
     return Path(os.path.normpath(here / path))

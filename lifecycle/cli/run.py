@@ -27,13 +27,13 @@ __all__ = ["OptionalControlSocket", "find", "load", "program_name", "run_target"
 
 
 def run_target(target: str, *, factory: bool, log_format: LogFormat | None = None) -> int:
-    """Run the object ``target``, and return the exit status.
+    """Run the object ``target`` and return the exit status.
 
-    If a process worker ended on its own with a nonzero exit code, the status is that code, as a shell reports it.
-    Otherwise the status is 1 after an error, and 0 without one.
+    If a process worker exited on its own with a nonzero exit code, the status is that code, as a shell reports it.
+    Otherwise, the status is 1 if there was an error and 0 if not.
 
     Raises:
-        UsageError: if the object does not exist, or cannot be run.
+        UsageError: if the object does not exist or cannot be run.
     """
     sys.path.insert(0, str(Path.cwd()))
     console = console_for(log_format)
@@ -53,7 +53,7 @@ def _run(target: str, components: tuple[Any, ...], console: Console) -> int:
 
     try:
         run(OptionalControlSocket(target.partition(":")[0], console), *components)
-    except Exception as error:  # noqa: BLE001  # any error of the user's program
+    except Exception as error:  # noqa: BLE001  # the user's program may raise anything
         status = _own_code(components)
         if status is None:
             print_failure(console, error)
@@ -64,10 +64,10 @@ def _run(target: str, components: tuple[Any, ...], console: Console) -> int:
 
 
 def load(target: str, *, factory: bool = False) -> tuple[Any, ...]:
-    """Return the components for `lifecycle.run`: the object ``target`` or, with ``factory``, what calling it returns.
+    """Return the components to pass to `lifecycle.run`: the object ``target`` or, with ``factory``, its return value.
 
     Raises:
-        UsageError: if the object does not exist, or cannot be run.
+        UsageError: if the object does not exist or cannot be run.
     """
     found = find(target, _can_run)
     if factory:
@@ -79,7 +79,7 @@ def load(target: str, *, factory: bool = False) -> tuple[Any, ...]:
 
 
 def find(target: str, fits: Callable[[Any], bool]) -> Any:
-    """Import the object ``target``. If it is missing, the error lists the objects in the module that ``fits`` accepts.
+    """Import the object ``target``. If it does not exist, the error lists the module's objects that ``fits`` accepts.
 
     Raises:
         UsageError: if the module or the attribute does not exist.
@@ -91,7 +91,7 @@ def find(target: str, fits: Callable[[Any], bool]) -> Any:
 
 
 def _module(name: str) -> ModuleType:
-    """Import a module. Errors that the module itself raises are not caught."""
+    """Import a module. Errors raised by the module itself are not caught."""
     if "/" in name or not all(name.split(".")):
         raise UsageError(f"expected a module name, such as app or shop.app, got {name!r}")
     try:
@@ -142,7 +142,7 @@ def _can_run(thing: Any) -> bool:
 
 
 def _own_code(components: tuple[Any, ...]) -> int | None:
-    """Return the exit code of the first process that ended on its own with a nonzero status."""
+    """Return the exit code of the first process that exited on its own with a nonzero code."""
     from lifecycle.workers import Status, WorkerState
 
     for component in components:
@@ -153,7 +153,7 @@ def _own_code(components: tuple[Any, ...]) -> int | None:
 
 
 class OptionalControlSocket(Auxiliary):
-    """A component that opens the control socket ``name``. If that fails, it only prints a warning."""
+    """A component that opens the control socket ``name``, and only prints a warning if that fails."""
 
     def __init__(self, name: str, console: Console) -> None:
         super().__init__()
@@ -172,5 +172,5 @@ class OptionalControlSocket(Auxiliary):
 
 
 def program_name(command: str, directory: Path) -> str:
-    """Return a program name for ``command`` in ``directory`` that needs no quotes in a shell."""
+    """Return a program name for ``command`` in ``directory`` that does not need to be quoted in a shell."""
     return f"{command}-{re.sub('[^A-Za-z0-9._-]+', '_', directory.name) or 'root'}"

@@ -1,6 +1,6 @@
 """`lifecycle webhook send`: sign a request, send it once, and print the response.
 
-Redirects are not followed, because the signed request is meant for the given address only.
+Redirects are not followed, because the signed request is only meant for the given address.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ SCHEMES: Mapping[str, Callable[..., _Scheme]] = {
     "hmac": Hmac,
 }
 
-#: The timeout in seconds for connecting, and for each piece of the response.
+#: The timeout, in seconds, for connecting and for receiving each piece of the response.
 _TIMEOUT = 30.0
-#: The maximum number of bytes of a response that are printed.
+#: The maximum number of bytes of a response to print.
 _MAX_SHOWN = 1_048_576
-#: Characters in a path or query that are not quoted. The percent sign is one of them, so nothing is quoted twice.
+#: Characters that are not quoted in a path or query. They include the percent sign, so that nothing is quoted twice.
 _SAFE = "%/:?#[]@!$&'()*+,;=~"
 
 
@@ -57,14 +57,14 @@ class _Response:
 
 
 def send(url: str, *, scheme: str, secret_env: str, data: str, options: Mapping[str, str]) -> int:
-    """Send ``data`` with a POST request, signed with the secret in the environment variable ``secret_env``.
+    """Send ``data`` in a POST request, signed with the secret in the environment variable ``secret_env``.
 
-    Returns 0 for a status of 2xx, otherwise 1.
+    Return 0 if the response has a 2xx status, and 1 otherwise.
 
     Raises:
-        UsageError: for a wrong address, data or options.
+        UsageError: if the address, the data or an option is invalid.
         ConfigError: if the variable is not set.
-        CliError: if no response arrives.
+        CliError: if there is no response.
     """
     target = _target(url)
     secret = secret_in(secret_env)
@@ -76,7 +76,7 @@ def send(url: str, *, scheme: str, secret_env: str, data: str, options: Mapping[
         raise UsageError(f"--scheme {scheme} with the secret in {secret_env}: {error}") from None
     response = _post(target, body, headers)
     print_result(sys.stdout, str(response))
-    return DONE if 200 <= response.status < 300 else FAILED  # noqa: PLR2004  # success in HTTP
+    return DONE if 200 <= response.status < 300 else FAILED  # noqa: PLR2004  # a successful HTTP status
 
 
 def _target(url: str) -> SplitResult:
@@ -101,7 +101,7 @@ def _signer(name: str, secret: str, options: Mapping[str, str]) -> _Scheme:
 
 
 def _data(text: str) -> bytes:
-    """Return the request body: the text itself or, after ``@``, the content of a file or of standard input."""
+    """Return the request body. If ``text`` starts with ``@``, it names a file or, as ``@-``, standard input."""
     if not text.startswith("@"):
         return os.fsencode(text)
     try:
@@ -125,7 +125,7 @@ def _post(target: SplitResult, body: bytes, headers: Mapping[str, str]) -> _Resp
 
 
 def _connection(target: SplitResult) -> HTTPConnection:
-    assert target.hostname is not None  # checked by `_target`
+    assert target.hostname is not None  # `_target` has checked it
     if target.scheme == "http":
         return HTTPConnection(target.hostname, target.port, timeout=_TIMEOUT)
     return HTTPSConnection(target.hostname, target.port, timeout=_TIMEOUT, context=ssl.create_default_context())

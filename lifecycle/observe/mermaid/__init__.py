@@ -22,32 +22,33 @@ __all__ = ["flow", "signal", "system", "tree", "worker"]
 
 
 def worker(state: WorkerState, *, label: Label | None = None, style: Style | None = None) -> str:
-    """Draw a worker as a ``stateDiagram-v2``: all transitions, and its current status.
+    """Draw a worker as a ``stateDiagram-v2`` that shows all transitions and the current status.
 
     Args:
         state: the result of a worker's ``state()``.
-        label: a heading, or a function from the record to the note next to the current status.
-        style: CSS per status, or a function from the record to the status whose style applies; see `system`.
+        label: a heading, or a function that takes a record and returns the note next to the current status.
+        style: CSS per status, or a function that takes a record and returns the status whose style to use; see
+        `system`.
 
     Raises:
         TypeError: if ``state`` is not a worker's state.
-        ValueError: if the status is unknown, or a style is invalid in a diagram.
+        ValueError: if the status is unknown, or a style cannot be used in a diagram.
     """
     _check_worker(state)
     return state_diagrams.worker_diagram(state, Look.of(label, style))
 
 
 def signal(state: LifetimeState, *, label: Label | None = None, style: Style | None = None) -> str:
-    """Draw a lifetime as a ``stateDiagram-v2``, from the first signal to its end, with its current state.
+    """Draw a lifetime as a ``stateDiagram-v2``, from running through shutdown to exit, and mark its current state.
 
     Args:
         state: the result of a lifetime's ``state()``.
-        label: as for `worker`.
-        style: as for `worker`.
+        label: the same as for `worker`.
+        style: the same as for `worker`.
 
     Raises:
         TypeError: if ``state`` is not a lifetime's state.
-        ValueError: if a style is invalid in a diagram.
+        ValueError: if a style cannot be used in a diagram.
     """
     if not isinstance(state, LifetimeState):
         raise TypeError(f"{state!r} is not a lifetime's state; give life.state(), for instance current().state()")
@@ -77,19 +78,19 @@ def tree(state: WorkerState, *, label: Label | None = None, style: Style | None 
 
 
 def flow(state: RunInfo, *, label: Label | None = None, style: Style | None = None) -> str:
-    """Draw a flow as a ``graph TD``: its tasks and retries with their states and order, and nested flows.
+    """Draw a flow as a ``graph TD`` that shows its tasks, retries and nested flows with their states and order.
 
-    If the flow is too large, tasks with the same state become one node with their count. If the graph is still too
-    large, each nested flow also becomes one node.
+    If the flow is too large, tasks with the same state are merged into one node that shows how many there are. If the
+    graph is still too large, each nested flow also becomes a single node.
 
     Args:
-        state: the result of ``run.info()``, or one of ``flows.state().runs``.
-        label: a heading, or a function from an item to the label of its node; see `system`.
-        style: CSS per status, or a function from an item to the status whose style applies; see `system`.
+        state: the result of ``run.info()``, or an element of ``flows.state().runs``.
+        label: a heading, or a function that takes an item and returns the label of its node; see `system`.
+        style: CSS per status, or a function that takes an item and returns the status whose style to use; see `system`.
 
     Raises:
         TypeError: if ``state`` is not the record of a run.
-        ValueError: if a style is invalid in a diagram.
+        ValueError: if a style cannot be used in a diagram.
     """
     if not isinstance(state, RunInfo):
         raise TypeError(f"{state!r} is not the record of a run; give run.info(), or one of flows.state().runs")
@@ -98,22 +99,23 @@ def flow(state: RunInfo, *, label: Label | None = None, style: Style | None = No
 
 
 def system(state: object, *, label: Label | None = None, style: Style | None = None) -> str:
-    """Draw a whole program as one ``graph TD``: lifetime, routers with sources and routes, workers and flows.
+    """Draw a whole program as one ``graph TD``: its lifetime, routers with sources and routes, workers and flows.
 
     Args:
         state: the ``state()`` of a lifetime, a router, a worker, a supervisor or `Flows`, or the ``routes()`` or
             ``sources()`` of a router. It can also be a mapping or sequence of these, nested to any depth, or a record
             with some of the attributes ``lifetime``, ``router``, ``routes``, ``sources``, ``workers`` and ``flows``.
-            Routes and sources belong to the router before them. ``None`` is left out.
-        label: a heading, or a function from a record to the label of its node. A label may have several lines.
-            ``None`` selects the default label.
+            Routes and sources belong to the preceding router. ``None`` is ignored.
+        label: a heading, or a function that takes a record and returns the label of its node. A label may have several
+            lines. If the function returns ``None``, the node has its default label.
         style: a mapping from status to CSS, such as ``{"running": "fill:#ffffff,stroke:#000000"}``, which replaces the
-            default CSS. It can also be a function from a record to the status whose style applies, where ``None``
-            selects the record's status. The additional status ``unhealthy`` is applied on top of a worker's status.
+            default CSS. It can also be a function that takes a record and returns the status whose style to use, or
+            ``None`` to use the record's own status. The additional status ``unhealthy`` is applied on top of a worker's
+            status.
 
     Raises:
         TypeError: if ``state`` contains any other object. The message names the object.
-        ValueError: if a style is invalid in a diagram.
+        ValueError: if a style cannot be used in a diagram.
     """
     parts, look = graphs.SystemParts.of(state), Look.of(label, style)
     return graphs.chart(graphs.system_graph(parts, flow_nodes(parts.flows, look), look), look)

@@ -1,4 +1,4 @@
-"""Graphs of flows: tasks and the order between them, with a frame around each nested flow."""
+"""Flow graphs: tasks and the order between them, with a frame around each nested flow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["flow_graph", "flow_nodes"]
 
-#: The style of each state, most important first. A group of items has the style of its most important state.
+#: The style for each state, most important first. A group of items has the style of its most important state.
 _LOOKS: Final = {
     "REVERT_FAILURE": "killed",
     "FAILURE": "failed",
@@ -46,7 +46,7 @@ class _Part:
 
 
 def flow_nodes(states: Sequence[RunInfo], look: Look) -> list[Node]:
-    """Return each flow as one node."""
+    """Return one node per flow."""
 
     def node(state: RunInfo) -> Node:
         name = look.name(state, _LOOKS.get(str(state.state), ""))
@@ -56,7 +56,7 @@ def flow_nodes(states: Sequence[RunInfo], look: Look) -> list[Node]:
 
 
 def flow_graph(state: RunInfo, look: Look) -> Iterator[str]:
-    """Yield the lines for a flow. If the flow is too large, several items or a nested flow become one node."""
+    """Yield the lines for a flow. If it is too large, merge several items, or a whole nested flow, into one node."""
     part = root = _part(state.root, look)
     for reduced in (_merged, _without_frames, _closed):
         if fits(list(_drawn(part, "f"))):
@@ -149,7 +149,7 @@ def _one(parts: Sequence[_Part]) -> _Part:
 
 
 def _without_frames(part: _Part) -> _Part:
-    """Draw each nested flow as a node."""
+    """Replace each nested flow with a single node."""
     return _merged(replace(part, parts=tuple(map(_closed, part.parts))))
 
 

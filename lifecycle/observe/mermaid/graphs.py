@@ -1,4 +1,4 @@
-"""A ``graph TD`` of workers or of a whole program, reduced to a size that Mermaid accepts."""
+"""Draws workers or a whole program as a ``graph TD``, reduced to a size that Mermaid accepts."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ __all__ = [
     "worker_node",
 ]
 
-#: The records that a diagram of a program can show.
+#: The types of records that a program's diagram can show.
 _Record: TypeAlias = WorkerState | RunInfo | LifetimeState | RouterState | RouteInfo | SourceInfo
 
-#: The attributes of a record that describes a whole program.
+#: The attributes by which we recognize a record that describes a whole program.
 _PROGRAM: Final = ("lifetime", "router", "routes", "sources", "workers", "tree", "flows", "runs")
 
 #: The maximum number of lines and of characters in a readable diagram. Mermaid's limits are 500 edges and 50,000
@@ -85,7 +85,7 @@ class Node:
 
 
 def chart(body: Iterable[str], look: Look) -> str:
-    """Return a graph's text."""
+    """Return the text of a graph."""
     lines = list(body)
     if look.heading is not None:
         lines = frame("heading", look.heading, lines)
@@ -93,7 +93,7 @@ def chart(body: Iterable[str], look: Look) -> str:
 
 
 def frame(name: str, title: str, lines: Iterable[str]) -> list[str]:
-    """Return ``lines`` inside a frame, which links can refer to as ``name``."""
+    """Return ``lines`` inside a frame. Links can refer to the frame as ``name``."""
     return [f"subgraph {name}[{quoted(title)}]", *indented(lines), "end", f"class {name} frame"]
 
 
@@ -108,7 +108,7 @@ def fitting(roots: Sequence[Node]) -> list[Node]:
 
 
 def drawn(node: Node, name: str) -> Iterator[str]:
-    """Yield the lines for ``node`` and its descendants. The names of the nodes begin with ``name``."""
+    """Yield the lines for ``node`` and its descendants, whose names all begin with ``name``."""
     yield from shape(node, name)
     for number, child in enumerate(node.children):
         yield from drawn(child, f"{name}_{number}")
@@ -117,7 +117,7 @@ def drawn(node: Node, name: str) -> Iterator[str]:
 
 
 def shape(node: Node, name: str) -> Iterator[str]:
-    """Yield the lines for ``node`` alone."""
+    """Yield the lines for ``node``, without its children."""
     left, right = _SHAPES.get(node.kind, _SHAPES["task"])
     first, *others = [f":::{each}" for each in node.classes] or [""]
     yield f"{name}{left}{markdown(node.lines)}{right}{first}"
@@ -151,7 +151,7 @@ def _merged(node: Node, calm: Container[tuple[str, ...]] | None) -> Node:
 
 
 def worker_node(state: WorkerState, look: Look) -> Node:
-    """Return a worker's node with its descendants."""
+    """Return the node for a worker and its descendants."""
     unhealthy = state.health is not None and not state.health.healthy
     return Node(
         look.lines(state, worker_lines(state)),

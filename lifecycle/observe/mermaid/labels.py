@@ -1,4 +1,4 @@
-"""Labels for nodes: each record as a few short lines, with its name first."""
+"""Labels for nodes. Each record is described in a few short lines, the first of which is its name."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def worker_lines(state: WorkerState) -> list[str]:
 
 
 def lifetime_lines(state: LifetimeState) -> list[str]:
-    """Return whether and why the lifetime is stopping, and the remaining tasks and hooks."""
+    """Return whether and why the lifetime is stopping, and how many tasks and hooks remain."""
     return [
         "lifetime",
         f"stopping, {_reason(state)}" if state.stopping else "running",
@@ -71,17 +71,17 @@ def router_lines(state: RouterState) -> list[str]:
 
 
 def route_lines(info: RouteInfo) -> list[str]:
-    """Return the pattern, the handler, and the outcomes of events."""
+    """Return the route's pattern and handler, and how many events had which outcome."""
     return [info.pattern, info.handler, _outcomes(routed=info.routed, failed=info.failed, dropped=info.dropped)]
 
 
 def source_lines(info: SourceInfo) -> list[str]:
-    """Return a source's name, and whether the source is running."""
+    """Return the source's name, and whether it is running."""
     return [info.name, "running" if info.running else "not running"]
 
 
 def run_lines(state: RunInfo) -> list[str]:
-    """Return the name, id, state and error of a run, and the states of its items."""
+    """Return the run's name, id, state and error, and how many of its items are in which state."""
     return [
         state.name,
         *([state.id] if state.id else []),
@@ -92,7 +92,7 @@ def run_lines(state: RunInfo) -> list[str]:
 
 
 def item_lines(item: ItemInfo) -> list[str]:
-    """Return the name, state, intention, attempts and error of an item."""
+    """Return the item's name, state, intention, attempts and error."""
     pending = item.intention in ("REVERT", "RETRY") and item.state in ("SUCCESS", "FAILURE")
     return [
         item.name,

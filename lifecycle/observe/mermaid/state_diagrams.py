@@ -1,4 +1,4 @@
-"""State diagrams: all transitions of a worker or a lifetime, with its current state."""
+"""State diagrams that show all transitions of a worker or a lifetime, and its current state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["lifetime_diagram", "worker_diagram"]
 
-#: The labels of a worker's usual transitions.
+#: Labels for the usual transitions of a worker.
 _LABELS: Final = {
     ("created", "pending"): "hold back",
     ("created", "starting"): "start",

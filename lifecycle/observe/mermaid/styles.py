@@ -58,11 +58,11 @@ class Look:
 
     @classmethod
     def of(cls, label: Label | None, style: Style | None) -> Look:
-        """Return the look for these settings.
+        """Return the look that results from these settings.
 
         Raises:
             TypeError: if a setting has the wrong type.
-            ValueError: if a class is unknown, or its CSS is invalid in a diagram.
+            ValueError: if a class is unknown, or its CSS cannot be used in a diagram.
         """
         if not (label is None or isinstance(label, str) or callable(label)):
             raise TypeError(f"label={label!r}: give a heading, or a function from a record to the label of its node")
@@ -94,10 +94,10 @@ class Look:
 
 
 def _known(name: str) -> str:
-    """Return ``name``.
+    """Return ``name`` if it is a known class.
 
     Raises:
-        ValueError: if ``name`` is not a class. The message lists the classes.
+        ValueError: if it is not. The message lists the classes.
     """
     if name not in CLASSES:
         raise ValueError(f"{name!r} is not a class of a diagram; use one of {', '.join(CLASSES)}")
@@ -118,8 +118,9 @@ def _css(name: str, css: str) -> str:
 #: The maximum number of characters per line. Mermaid rejects diagrams with more than 50,000 characters.
 _LONGEST: Final = 1000
 
-# Every character except letters, digits, marks between two of them, and a single space before one. A dot after "www"
-# would start a link, and "end note" would end a note.
+# Matches every character except letters, digits, marks between two of these, and a single space before one of them. A
+# dot after "www" also matches, because it would start a link, and so does the space in "end note", which would end a
+# note.
 _SPECIAL: Final = re.compile(
     r"""(?!  [0-9A-Za-z]
           | (?<=[0-9A-Za-z]) (?: , (?=\ ) | (?: [-_/] | (?<!w)\. ) (?=[0-9A-Za-z]) )
@@ -127,14 +128,15 @@ _SPECIAL: Final = re.compile(
         ) .""",
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
-# Characters that HTML cannot represent as a number.
+# Characters that HTML cannot represent by number.
 _INVISIBLE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-# Mermaid's internal signs for "&#", "&" and ";". A word joiner inside a sign prevents its replacement.
+# Mermaid uses these signs internally for "&#", "&" and ";". A word joiner inside a sign keeps Mermaid from replacing
+# it.
 _SIGNS: Final = re.compile("(?<=ﬂ)(?=°)|(?<=¶)(?=ß)")
 
 
 def escape(text: str) -> str:
-    """Escape ``text`` for any place in any diagram. Control characters become U+FFFD."""
+    """Escape ``text`` for use anywhere in any diagram. Control characters become U+FFFD."""
     visible = _SIGNS.sub("\u2060", _INVISIBLE.sub("\ufffd", text))
     return _SPECIAL.sub(lambda found: f"#{ord(found[0])};", visible)
 
@@ -152,13 +154,13 @@ def quoted(text: str) -> str:
 def markdown(lines: Iterable[str]) -> str:
     """Return a node's label, with the first line in bold.
 
-    The label is a Markdown string. In other strings, Mermaid looks for icons, formulas and line ends after it has
-    decoded numbers.
+    The label has to be a Markdown string. In other strings, Mermaid looks for icons, formulas and line breaks after it
+    has decoded the numeric codes.
     """
     first, *others = [label_line(line) for line in lines] or [label_line("")]
     return '"`' + "\n".join([f"**{first}**", *others]) + '`"'
 
 
 def indented(lines: Iterable[str]) -> list[str]:
-    """Return ``lines`` indented by one level."""
+    """Return ``lines``, indented by one level."""
     return [f"    {line}" for line in lines]
