@@ -99,7 +99,7 @@ def texts(key: str, value: Any) -> list[str]:
     if not all(isinstance(each, str) and each for each in found):
         written = all(isinstance(each, str) for each in found)
         wrong = "contains an empty string" if written else "is neither a string nor a list of strings"
-        raise ValueError(f'{key} = {shown(value)} {wrong}; give one such as "a" or ["a", "b"]')
+        raise ValueError(f'{key} = {shown(value)} {wrong}; use one such as "a" or ["a", "b"]')
     return found
 
 
@@ -205,7 +205,7 @@ def check_file(file: Path, schema: Schema, *, lacks: str, given_to: str) -> None
     Raises:
         UsageError: if the file does not exist or does not contain the schema.
     """
-    advice = f"give the path that your program passes to {given_to}(…)"
+    advice = f"use the path that your program passes to {given_to}(…)"
     if not file.is_file():
         raise UsageError(f"no such file: {file}; {advice}")
     if not _has(file, schema):

@@ -121,7 +121,7 @@ def _process_of(owner: str) -> str:
 async def _carry_out(subcommand: Callable[[_Selection], Awaitable[int]], selection: _Selection) -> int:
     store = selection.flows.store
     if isinstance(store, PostgresStore) and not await store.holds_flows():
-        raise UsageError(f"{store!r} contains no flows; give the URL that your program passes to Flows(…)")
+        raise UsageError(f"{store!r} contains no flows; use the URL that your program passes to Flows(…)")
     async with store:
         return await subcommand(selection)
 
@@ -497,7 +497,7 @@ def _info(snapshot: Snapshot, definition: Flow | Task | None) -> RunInfo:
     views = {row.name: step_view(row) for row in snapshot.steps.values()}
     if definition is not None and definition.name != snapshot.flow.name:
         raise UsageError(
-            f"{definition!r} does not define the flow {snapshot.flow.name!r}; give its definition, or a different id"
+            f"{definition!r} does not define the flow {snapshot.flow.name!r}; use its definition, or a different id"
         )
     return run_info(definition, snapshot.flow, views)
 

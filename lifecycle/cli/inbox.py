@@ -150,9 +150,7 @@ def _numbers(carry_out: Callable[[Work], Any], ids: Sequence[str]) -> list[int]:
     if list(ids) == ["dead"]:
         return [entry.id for entry in entries if entry.dead]
     if wrong := [text for text in ids if not (text.isascii() and text.isdigit())]:
-        raise UsageError(
-            f"{wrong[0]!r} is not a message id; give ids that `lifecycle inbox list` shows, or the word dead"
-        )
+        raise UsageError(f"{wrong[0]!r} is not a message id; pass ids listed by `lifecycle inbox list`, or 'dead'")
     numbers = sorted({int(text) for text in ids})
     if missing := set(numbers) - {entry.id for entry in entries}:
         raise CliError(f"message {min(missing)} does not exist; `lifecycle inbox list` shows the messages")

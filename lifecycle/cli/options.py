@@ -122,7 +122,7 @@ class Glob:
 
     def __post_init__(self) -> None:
         if not self.text.strip("./"):
-            raise ValueError(f"{self.text!r} is not a glob for paths; give one such as '*.py' or 'src/**'")
+            raise ValueError(f"{self.text!r} is not a glob for paths; use one such as '*.py' or 'src/**'")
         from lifecycle.control.patterns import path_glob  # slow to import, and not needed for the help
 
         anchored = self.text.removeprefix("./").strip("/")
@@ -183,7 +183,7 @@ def seconds(text: str) -> float:
     """Read a duration of zero or more, as a number of seconds or with the unit s or ms. Return seconds."""
     value = _seconds(text)
     if not 0 <= value < math.inf:
-        raise ValueError("give seconds, such as 0.5 or 500ms")
+        raise ValueError("expected seconds, such as 0.5 or 500ms")
     return value
 
 
@@ -191,7 +191,7 @@ def interval(text: str) -> float:
     """Read a duration above zero, in the same format as `seconds`."""
     value = _seconds(text)
     if not 0 < value < math.inf:
-        raise ValueError("give seconds above zero, such as 0.5 or 500ms")
+        raise ValueError("expected seconds above zero, such as 0.5 or 500ms")
     return value
 
 
@@ -206,14 +206,14 @@ def _seconds(text: str) -> float:
 def count(text: str) -> int:
     """Read an integer of zero or more."""
     if not text.isdecimal():
-        raise ValueError("give a whole number, 0 for no limit")
+        raise ValueError("expected a whole number, or 0 for no limit")
     return int(text)
 
 
 def exit_codes(text: str) -> tuple[int, ...]:
     """Read one exit code as a shell reports it."""
     if not text.isdecimal() or int(text) > _HIGHEST_EXIT_CODE:
-        raise ValueError(f"give an exit code from 0 to {_HIGHEST_EXIT_CODE}, such as 143 for SIGTERM")
+        raise ValueError(f"expected an exit code from 0 to {_HIGHEST_EXIT_CODE}, such as 143 for SIGTERM")
     return (int(text),)
 
 
@@ -225,19 +225,19 @@ def signal(text: str) -> Signals:
             return Signals(int(name))
         return Signals[name if name.startswith("SIG") else f"SIG{name}"]
     except (KeyError, ValueError):
-        raise ValueError("give a signal, such as HUP, SIGUSR1 or 10") from None
+        raise ValueError("expected a signal, such as HUP, SIGUSR1 or 10") from None
 
 
 def signal_maps(text: str) -> tuple[SignalMap, ...]:
     """Read one ``FROM:TO``. If ``TO`` is empty, the signal is discarded."""
     received, colon, sent = text.partition(":")
     if not colon:
-        raise ValueError("give FROM:TO, such as USR1:HUP, or FROM: to discard the signal")
+        raise ValueError("expected FROM:TO, such as USR1:HUP, or FROM: to discard the signal")
     found = SignalMap(signal(received), signal(sent) if sent else None)
     if found.received in (Signals.SIGTERM, Signals.SIGINT):
         raise ValueError(f"{found.received.name} stops the command with --stop-signal; map another signal")
     if found.received is Signals.SIGHUP:
-        raise ValueError("SIGHUP has the effect of a change; to send it to the command, give --signal HUP")
+        raise ValueError("SIGHUP acts like a change; to send it to the command, use --signal HUP")
     if found.received.name in _UNMAPPABLE:
         raise ValueError(f"{found.received.name} cannot be mapped; map another signal")
     return (found,)
@@ -248,14 +248,14 @@ def address(text: str) -> Address:
     host, colon, number = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", number) or (":" in host and not bracketed):
-        raise ValueError("give HOST:PORT, such as 127.0.0.1:9000 or [::1]:9000")
+        raise ValueError("expected HOST:PORT, such as 127.0.0.1:9000 or [::1]:9000")
     return Address(host[1:-1] if bracketed else host, port(number))
 
 
 def port(text: str) -> int:
     """Read a TCP port, where 0 means any free port."""
     if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > _HIGHEST_PORT:
-        raise ValueError("give a port from 0 (any that is free) to 65535")
+        raise ValueError("expected a port from 0 (any that is free) to 65535")
     return int(text)
 
 
@@ -266,7 +266,7 @@ def _one_of(choices: object) -> Callable[[str], Any]:
 
     def read(text: str) -> Any:
         if (value := values.get(text.replace("_", "-"))) is None:
-            raise ValueError(f"give {', '.join(first)} or {last}")
+            raise ValueError(f"expected {', '.join(first)} or {last}")
         return value
 
     return read
@@ -311,7 +311,7 @@ def rules(text: str) -> tuple[Rule, ...]:
     """Read one ``GLOB=ACTION``. The glob itself may contain ``=``."""
     pattern, _, action = text.rpartition("=")
     if not pattern or action not in get_args(Action):
-        raise ValueError("give GLOB=restart, GLOB=reload or GLOB=ignore, such as '*.html=reload'")
+        raise ValueError("expected GLOB=restart, GLOB=reload or GLOB=ignore, such as '*.html=reload'")
     return tuple(Rule(glob, cast("Action", action)) for glob in globs(pattern))
 
 
@@ -329,14 +329,14 @@ def extensions(text: str) -> tuple[str, ...]:
     """Read file name extensions, separated by commas, with or without the dot."""
     found = tuple(each.strip().removeprefix(".") for each in text.split(","))
     if not all(found) or any("/" in each or "*" in each for each in found):
-        raise ValueError("give endings separated by commas, such as py,toml")
+        raise ValueError("expected extensions separated by commas, such as py,toml")
     return found
 
 
 def variable(text: str) -> str:
     """Read the name of an environment variable."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
-        raise ValueError("give the name of an environment variable, such as WEBHOOK_SECRET (not the secret)")
+        raise ValueError("expected the name of an environment variable, such as WEBHOOK_SECRET (not the secret)")
     return text
 
 
@@ -344,14 +344,14 @@ def assignments(text: str) -> tuple[Assignment, ...]:
     """Read one ``KEY=VALUE``."""
     name, equals, value = text.partition("=")
     if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
-        raise ValueError("give KEY=VALUE, such as PORT=8000")
+        raise ValueError("expected KEY=VALUE, such as PORT=8000")
     return ((name, value),)
 
 
 def path(text: str) -> Path:
     """Read a path. It does not have to exist."""
     if not text or "\0" in text:
-        raise ValueError("give a path")
+        raise ValueError("expected a path")
     return Path(text)
 
 
@@ -498,7 +498,7 @@ def read_value(option: Option, value: Any) -> Any:
         return tuple(part for text in given for part in _parse(option, text))
     if option.number:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{option.name} = {shown(value)} is not a number; give one without quotes, such as 5")
+            raise ValueError(f"{option.name} = {shown(value)} is not a number; write it without quotes, such as 5")
         return _parse(option, str(value))
     if not isinstance(value, str):
         raise ValueError(f"{option.name} = {shown(value)} is not a string; write it in quotes")  # noqa: TRY004  # readers raise ValueError
@@ -509,7 +509,7 @@ def _numbers(key: str, value: Any) -> list[str]:
     """Return a number, or a list of numbers, as strings."""
     found: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]  # TOML
     if any(isinstance(each, bool) or not isinstance(each, int | float) for each in found):
-        raise ValueError(f"{key} = {shown(value)} is not a list of numbers; give one such as [0, 1]")
+        raise ValueError(f"{key} = {shown(value)} is not a list of numbers; use one such as [0, 1]")
     return [str(each) for each in found]
 
 

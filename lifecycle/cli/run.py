@@ -73,7 +73,7 @@ def load(target: str, *, factory: bool = False) -> tuple[Any, ...]:
     if factory:
         return _call_factory(found, target)
     if not _can_run(found):
-        hint = "; to call it and run its result, give --factory" if callable(found) else ""
+        hint = "; to call it and run its result, use --factory" if callable(found) else ""
         raise UsageError(f"{target} must be an async function, a router or a worker, got {found!r}{hint}")
     return (found,)
 

@@ -86,7 +86,7 @@ def _target(url: str) -> SplitResult:
     except ValueError as error:
         raise UsageError(f"{url!r} is not a valid URL: {error}") from None
     if target.scheme not in ("http", "https") or not target.hostname:
-        raise UsageError(f"{url!r} is not an HTTP URL; give one such as http://127.0.0.1:9000/deploy")
+        raise UsageError(f"{url!r} is not an HTTP URL; use one such as http://127.0.0.1:9000/deploy")
     if "@" in target.netloc:
         raise UsageError("the URL contains a user name, which would not be sent; remove it")
     return target

@@ -416,7 +416,7 @@ async def test_process_on_another_host_is_named_and_asked(url: str, info: Said) 
 @pytest.mark.engine("postgres")
 def test_a_server_without_flows_is_left_as_it_is(url: str, info: Said) -> None:
     for _ in range(2):
-        assert "contains no flows; give the URL that your program passes to Flows" in info("list", url, status=USAGE)[1]
+        assert "contains no flows; use the URL that your program passes to Flows" in info("list", url, status=USAGE)[1]
 
 
 def test_wrong_server_url_is_refused_without_its_password(tmp_path: Path, info: Said) -> None:

@@ -152,7 +152,7 @@ def test_three_commands_have_log_format(argv: list[str], capsys: pytest.CaptureF
     assert parse([command, "--log-format", "json", *rest]).log_format == "json"
     with pytest.raises(SystemExit):
         parse([command, "--log-format", "xml", *rest])
-    assert "give text or json" in capsys.readouterr().err
+    assert "expected text or json" in capsys.readouterr().err
 
 
 def test_watch_reads_log_format_from_the_file() -> None:

@@ -46,8 +46,8 @@ def test_impossible_requests_are_refused(
     cases: list[tuple[int, str, list[str]]] = [
         (3, "the environment variable NOTHING (--secret-env) is not set", [URL, "github", "NOTHING"]),
         (3, "the environment variable EMPTY (--secret-env) is empty", [URL, "github", "EMPTY"]),
-        (2, "is not an HTTP URL; give one such as", ["127.0.0.1:1/deploy", "github", "S"]),
-        (2, "is not an HTTP URL; give one such as", ["ftp://127.0.0.1/", "github", "S"]),
+        (2, "is not an HTTP URL; use one such as", ["127.0.0.1:1/deploy", "github", "S"]),
+        (2, "is not an HTTP URL; use one such as", ["ftp://127.0.0.1/", "github", "S"]),
         (2, "is not a valid URL: Port", ["http://127.0.0.1:99999/", "github", "S"]),
         (2, "is not a valid URL: Invalid IPv6", ["http://[::1/", "github", "S"]),
         (2, "contains a user name", ["http://me:pass@127.0.0.1/", "github", "S"]),

@@ -342,14 +342,14 @@ def _watched(path: Path, base: Path) -> Path:
 
 def _variables(value: Any) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise ValueError(f'env = {shown(value)} is not a table; give one such as {{ PORT = "8000" }}')  # noqa: TRY004  # what readers raise
+        raise ValueError(f'env = {shown(value)} is not a table; use one such as {{ PORT = "8000" }}')  # noqa: TRY004  # what readers raise
     return {key: _env_value(key, each) for key, each in cast("dict[str, Any]", value).items()}
 
 
 def _conditions(value: Any) -> dict[str, Condition]:
     known = get_args(Condition)
     if not isinstance(value, dict):
-        raise ValueError(f'depends-on = {shown(value)} is not a table; give one such as {{ db = "healthy" }}')  # noqa: TRY004  # what readers raise
+        raise ValueError(f'depends-on = {shown(value)} is not a table; use one such as {{ db = "healthy" }}')  # noqa: TRY004  # what readers raise
     for name, each in cast("dict[str, Any]", value).items():
         if each not in known:
             raise ValueError(f"depends-on: {name} = {shown(each)}: give {', '.join(known[:-1])} or {known[-1]}")
