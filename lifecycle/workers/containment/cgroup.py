@@ -1,10 +1,10 @@
-"""A cgroup (version 2) for each worker. All of its processes stay in it unless they move out, and are killed together.
+"""A cgroup (version 2) for each worker. Its processes stay in the cgroup unless they move out, and are killed together.
 
-The cgroups are created below our own cgroup, if that is allowed: as root, under systemd's ``Delegate=yes``, or in a
-scope of `systemd-run --user --scope`. A process either enters its cgroup before it becomes the command, or is moved
-after its start, to avoid delaying the start. In the second case, processes that it has forked in the meantime are found
-by their ancestry or by their cookie, and moved too. Once all of a worker's processes are in its cgroup, their children
-start there, and no scan is needed at the end.
+We create the cgroups below our own, which is allowed as root, under systemd's ``Delegate=yes``, or in a scope started
+with `systemd-run --user --scope`. A process either enters its cgroup before it becomes the command or, to avoid
+delaying the start, is moved afterwards. In the latter case, any processes that it has forked in the meantime are found
+by their ancestry or their cookie, and moved as well. Once all of a worker's processes are in its cgroup, their children
+start there, so that no scan is needed when the worker ends.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Cgroup", "own_cgroup"]
 
-#: Seconds to wait until killed processes have left the cgroup, which takes a while on a busy machine.
+#: Seconds to wait for killed processes to leave the cgroup, which can take a while on a busy machine.
 _LAST_WAIT: Final = 10.0
 _ENTER: Final = 'echo 0 >"$0" && exec "$@"'
 _SET_BY_SHELLS: Final = ("PWD", "OLDPWD", "SHLVL", "_")
 
 
 class Cgroup:
-    """A new, empty cgroup that the guard's log lists. Raises OSError with the reason if it cannot be created."""
+    """A new, empty cgroup, listed in the guard's log. Raises OSError with the reason if it cannot be created."""
 
     def __init__(self) -> None:
         own = own_cgroup()
@@ -54,9 +54,9 @@ class Cgroup:
         self._path = own / f"lifecycle-{os.getpid()}-{secrets.token_hex(4)}"
         self._name = str(self._path)
         self._gone = False
-        #: True if the cgroup contains all of its worker's processes that can be found.
+        #: True if all of the worker's processes that we can find are in the cgroup.
         self.complete: bool = False
-        # Log the cgroup before it exists, because this program may be killed right after creating it.
+        # Log the cgroup before creating it, because this program may be killed right afterwards.
         guard_manager.add_cgroup(self._name)
         try:
             self._make()
@@ -75,18 +75,18 @@ class Cgroup:
             ) from error
         if not os.path.exists(f"{self._name}/cgroup.kill"):  # noqa: PTH110  # at each start
             raise OSError("killing a cgroup requires Linux 5.14 or later")
-        # Moving a process also requires write access to the cgroup that it leaves.
+        # To move a process, we also need write access to the cgroup that it leaves.
         if not os.access(f"{self._own}/cgroup.procs", os.W_OK):
             raise OSError(f"no process may be moved out of {self._own}")
 
     def inside(self, command: Command) -> Command:
-        """Return a shell command that enters the cgroup and then runs ``command``. If it cannot enter, it runs nothing.
+        """Return a shell command that enters the cgroup and then runs ``command``, or exits if it cannot enter.
 
         Raises:
-            OSError: if the program does not exist or may not be executed.
+            OSError: if the program does not exist or cannot be executed.
         """
         check_program(command)
-        # Restore these variables, because the shell sets them.
+        # Restore these variables, because the shell overwrites them.
         kept = [f"{name}={command.env[name]}" for name in _SET_BY_SHELLS if name in command.env]
         unset = [word for name in _SET_BY_SHELLS if name not in command.env for word in ("-u", name)]
         return replace(
@@ -94,26 +94,26 @@ class Cgroup:
         )
 
     def move(self, pid: int) -> None:
-        """Move our child ``pid`` and its descendants into the cgroup. The child must not be reaped during the call.
+        """Move our child ``pid`` and its descendants into the cgroup. The child must not be reaped in the meantime.
 
-        The call blocks for milliseconds. Raises OSError if the move is refused.
+        The call blocks for a few milliseconds. Raises OSError if the move is refused.
         """
         self._move(pid)
         moved = {pid}
-        # Processes in the cgroup fork into it, so it stays complete once all are inside.
+        # Children of processes in the cgroup start there, so it stays complete once all processes are inside.
         while new := [process.pid for process in descendants_of(pid) if process.pid not in moved]:
             for each in new:
                 self._move(each)
             moved.update(new)
 
     def members(self) -> list[int]:
-        """Return the processes in the cgroup, without those in cgroups below. Empty if the cgroup is gone."""
+        """Return the processes in the cgroup, excluding nested cgroups. Return an empty list if the cgroup is gone."""
         with suppress(OSError), open(f"{self._name}/cgroup.procs") as listed:  # noqa: PTH123  # for each of many
             return [int(line) for line in listed]
         return []
 
     def move_if_outside(self, pid: int) -> bool:
-        """Move the process ``pid`` into the cgroup. Return False if it is already inside, or cannot be moved."""
+        """Move the process ``pid`` into the cgroup. Return False if it is already inside or cannot be moved."""
         with suppress(OSError):
             lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
             if not any(self._path.name in line.split("/") for line in lines if line.startswith("0::")):
@@ -122,9 +122,9 @@ class Cgroup:
         return False
 
     def move_later(self, pid: int, cookie: str) -> asyncio.Future[dict[Cgroup, OSError]]:
-        """Move ``pid`` and its descendants in a thread. ``pid`` must not be reaped until that is done.
+        """Move ``pid`` and its descendants in a thread. ``pid`` must not be reaped until the move is complete.
 
-        The future completes with the moves that were refused.
+        The future's result contains the moves that were refused.
         """
         return _moves.submit((self, pid, cookie.encode()))
 
@@ -133,7 +133,7 @@ class Cgroup:
         kill_cgroup(self._name)
 
     def remove_if_empty(self) -> bool:
-        """Remove the cgroup if it contains no process, and return whether it is gone."""
+        """Remove the cgroup if it is empty, and return whether it is gone."""
         if not self._gone and remove_cgroup(self._name):
             self._gone = True
             guard_manager.remove_cgroup(self._name)
@@ -142,11 +142,11 @@ class Cgroup:
     async def remove(self) -> bool:
         """Kill the remaining processes and remove the cgroup.
 
-        Return False if a process cannot be killed. The cgroup then stays in the guard's log.
+        Return False if a process cannot be killed. In that case, the cgroup stays in the guard's log.
         """
         loop = asyncio.get_running_loop()
         until, pause = loop.time() + _LAST_WAIT, 0.0005
-        # The cgroup is usually empty, which makes the kill unnecessary.
+        # Usually, the cgroup is already empty, so there is nothing to kill.
         if not self.remove_if_empty():
             self.kill()
         while not self.remove_if_empty() and loop.time() < until:
@@ -156,13 +156,13 @@ class Cgroup:
         return self._gone
 
     def _move(self, pid: int) -> None:
-        # A process that has ended need not be moved.
+        # A process that has exited does not need to be moved.
         with suppress(ProcessLookupError):
             (self._path / "cgroup.procs").write_text(str(pid))
 
 
 def own_cgroup() -> Path | None:
-    """Return the path of this program's cgroup (version 2)."""
+    """Return the path of this program's own cgroup (version 2)."""
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             if line.startswith("0::"):
@@ -172,7 +172,7 @@ def own_cgroup() -> Path | None:
 
 @lru_cache(1)
 def _at(path: str) -> Path | None:
-    """Return the directory of a cgroup. The result is cached, because this program's mounts do not change."""
+    """Return a cgroup's directory. The result is cached, because this program's mounts do not change."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, system = line.partition(" - ")
         root, mounted = fields.split()[3:5]
@@ -183,14 +183,14 @@ def _at(path: str) -> Path | None:
 
 # -- moves after the start --------------------------------------------------------------------------------------------
 
-#: The number of consecutive scans that must find no process outside.
+#: How many scans in a row must find no process outside.
 _SCANS: Final = 2
-#: Seconds after which to give up on a process that evades the move by forking. The scan at the end finds it.
+#: Seconds after which we give up on a process that evades the move by forking. The final scan will find it.
 _MOVE_LIMIT: Final = 1.0
 
 
 def _move_all(moves: Sequence[tuple[Cgroup, int, bytes]]) -> dict[Cgroup, OSError]:
-    """Move processes and their descendants into their cgroups, also by cookie. Return the moves that were refused."""
+    """Move processes, their descendants, and processes with their cookies. Return the moves that were refused."""
     refused: dict[Cgroup, OSError] = {}
     moved: dict[bytes, Cgroup] = {}
     for cgroup, pid, cookie in moves:
@@ -206,11 +206,11 @@ def _move_all(moves: Sequence[tuple[Cgroup, int, bytes]]) -> dict[Cgroup, OSErro
 
 
 def _moved_by_cookie(cgroups: Mapping[bytes, Cgroup]) -> bool:
-    """Move processes with one of these cookies into their cgroup. Return whether none remains outside at the end."""
+    """Move processes with one of these cookies into their cgroup. Return whether none are left outside."""
     scan = CookieScan(cgroups.__contains__)
     until, empty = time.monotonic() + _MOVE_LIMIT, 0
     while empty < _SCANS and time.monotonic() < until:
-        # Skip the processes that are already inside, which are most of them.
+        # Skip processes that are already inside, because most of them are.
         inside = {pid for cgroup in cgroups.values() for pid in cgroup.members()}
         pairs = [(pid, each) for pid, _ in scan(inside) for cookie, each in cgroups.items() if has_cookie(pid, cookie)]
         moved = [pid for pid, cgroup in pairs if cgroup.move_if_outside(pid)]

@@ -1,9 +1,9 @@
-"""The containment of one worker. It keeps the worker's processes together, and kills all of them when the worker ends.
+"""Containment of a worker: it keeps the worker's processes together, and kills all of them when the worker ends.
 
-Containment has layers. The weakest is the process group that every worker has. The guard is a small process that kills
-the remaining processes when this program ends for any reason. If the system supports it, a cgroup or a pid namespace is
-added, which no process leaves. A `Level` names the layers that a worker requests, and one table lists what each level
-needs.
+Containment has layers. The weakest is the process group, which every worker has. The next one is the guard, a small
+process that kills all remaining processes when this program ends for any reason. If the system supports it, we add a
+cgroup or a pid namespace, which processes cannot leave by forking. A `Level` names the layers that a worker requests,
+and a table lists what each level needs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.containment.process_scan import Identity
     from lifecycle.workers.stdio import Command
 
-    #: A cookie, and processes that are already known to belong to its worker.
+    #: A cookie, along with processes that are already known to belong to its worker.
     _Wanted: TypeAlias = tuple[bytes, set[Identity]]
 
 __all__ = ["Containment", "Level", "PidnsCheck", "pidns_check"]
@@ -48,16 +48,17 @@ _log = logging.getLogger("lifecycle.workers")
 
 
 class Level(StrEnum):
-    """The level of containment that a worker requests or has."""
+    """The containment level that a worker requests or has."""
 
-    #: A request for a cgroup if possible, otherwise for the guard, otherwise for the group.
+    #: A request for a cgroup if possible, otherwise the guard, otherwise only the group.
     AUTO = "auto"
-    #: The process group. Processes that leave the group are not killed, and neither is any process if this program is
-    #: killed.
+    #: The process group. Processes that leave the group are not killed, and if this program is killed, none are.
     GROUP = "group"
-    #: The group and a guard. When this program is gone, it kills the group, descendants, and processes with the cookie.
+    #: The group and a guard. Once this program is gone, the guard kills the group, descendants, and processes with the
+    #: cookie.
     GUARD = "guard"
-    #: A guard and a cgroup (version 2). A process of our user or of root can leave it by moving to the cgroup above.
+    #: A guard and a cgroup (version 2). A process running as our user or as root can leave it by moving to the parent
+    #: cgroup.
     CGROUP = "cgroup"
     #: A guard and a pid namespace, which no process can leave.
     PIDNS = "pidns"
@@ -66,10 +67,10 @@ class Level(StrEnum):
 
     @classmethod
     def wanted(cls, contain: str, *, detached: bool) -> Level:
-        """Return the level that these two settings of a worker request.
+        """Return the level requested by these two settings of a worker.
 
         Raises:
-            ValueError: if they contradict each other.
+            ValueError: if the settings conflict.
         """
         known = [str(level) for level in cls if level is not cls.DETACHED]
         if contain not in known:
@@ -86,26 +87,27 @@ class _Needs(NamedTuple):
 
     #: The guard process, and a cookie in the environment.
     guard: bool = False
-    #: A cgroup that the process enters before it runs the command, or is moved into after its start.
+    #: Whether the process enters a cgroup before it runs the command, or is moved into one after it has started.
     cgroup: Literal["", "before", "after"] = ""
     pidns: bool = False
-    #: True if the start fails when one of the mechanisms is missing.
+    #: True if the worker cannot start without these mechanisms.
     required: bool = True
 
 
-#: The needs of each level. Each comment names the processes that are killed in addition to those of the level before.
+#: Requirements of each level. The comments name the processes that are killed in addition to those of the previous
+#: level.
 _NEEDS: Final = {
     # No processes.
     Level.DETACHED: _Needs(),
     # The process group, while this program runs.
     Level.GROUP: _Needs(),
-    # Descendants and processes with the cookie, even if this program is killed.
+    # Also descendants and processes with the cookie, even if this program is killed.
     Level.GUARD: _Needs(guard=True),
-    # All descendants, except for processes that move themselves into the cgroup above.
+    # All descendants, except for those that move themselves to the parent cgroup.
     Level.CGROUP: _Needs(guard=True, cgroup="before"),
     # All descendants.
     Level.PIDNS: _Needs(guard=True, pidns=True),
-    # The same as the strongest of cgroup, guard and group that is available.
+    # Whatever the strongest available level of cgroup, guard and group kills.
     Level.AUTO: _Needs(guard=True, cgroup="after", required=False),
 }
 
@@ -113,30 +115,30 @@ _NEEDS: Final = {
 class Containment:
     """The containment of the worker ``name`` at the level ``wanted``.
 
-    Call `prepare` before the start, `attach` right after it, `reap` when the leader has ended, and `clear` at the end,
-    even if the start failed.
+    Call `prepare` before the start, `attach` right after it, and `reap` once the leader has exited. Finally, call
+    `clear`, even if the start failed.
     """
 
     def __init__(self, name: str, wanted: Level) -> None:
         self._name = name
         self._wanted = wanted
         self._needs = _NEEDS[wanted]
-        #: The level in use. None before the start.
+        #: The level in use, or None if the worker has not started yet.
         self.level: Level | None = None
         self._has_guard = False
         self._cookie: str | None = None
         self._cgroup: Cgroup | None = None
         self._moving: asyncio.Future[dict[Cgroup, OSError]] | None = None
         self._arrival: _Arrival | None = None
-        # Descendants that were found while their parents were alive.
+        # Descendants found while their parents were still alive.
         self._seen: set[Identity] = set()
 
     async def prepare(self, command: Command) -> Command:
-        """Prepare for the start of ``command``, and return the command to start instead.
+        """Prepare to start ``command``, and return the command to start instead.
 
         Raises:
             WorkerFailed: if the level is not available.
-            OSError: if the command cannot be executed, or this program may not start another process.
+            OSError: if the command cannot be executed, or this program is not allowed to start another process.
         """
         if self._wanted is Level.DETACHED:
             self.level = Level.DETACHED
@@ -157,10 +159,10 @@ class Containment:
         return self._cgroup.inside(command) if self._cgroup and self._needs.cgroup == "before" else command
 
     async def attach(self, pid: int) -> None:
-        """Contain our child process ``pid``, the leader of a group. Return when signals reach the command.
+        """Contain our child process ``pid``, the leader of a group. Return once signals can reach the command.
 
         Raises:
-            WorkerFailed: if the containment fails. The caller must end the process.
+            WorkerFailed: if containment fails. It is up to the caller to end the process.
         """
         try:
             if self._has_guard:
@@ -168,7 +170,7 @@ class Containment:
         except OSError as error:
             raise self._refusal(str(error)) from error
         if self._cgroup is not None and self._cookie is not None and self._needs.cgroup == "after":
-            # The move may take longer than the start itself. Processes that are forked before it are found by their
+            # Moving the process can take longer than starting it. Anything it forks before the move is found by its
             # cookie.
             self._moving = self._cgroup.move_later(pid, self._cookie)
             self._moving.add_done_callback(partial(self._moved, self._cgroup))
@@ -176,13 +178,13 @@ class Containment:
             await self._arrival.wait(pid)
 
     def remember_descendants(self, pid: int) -> None:
-        """Remember the descendants of ``pid``, because they can no longer be found as descendants once it has ended."""
+        """Remember the descendants of ``pid``, because we can no longer find them once it has exited."""
         if self._cookie is not None and not self._is_enclosed:
             with suppress(OSError):
                 self._seen.update(process.identity for process in descendants_of(pid))
 
     def owns(self, pid: int, leader: int) -> bool:
-        """Return True if the process ``pid`` belongs to the worker with this leader, and False if it is gone."""
+        """Return whether the process ``pid`` belongs to the worker with this leader. If it is gone, return False."""
         with suppress(OSError):
             if leader in (os.getpgid(pid), os.getsid(pid)):
                 return True
@@ -191,29 +193,29 @@ class Containment:
         return self._cookie is not None and has_cookie(pid, self._cookie.encode())
 
     def is_empty(self) -> bool:
-        """Return True if only the ended leader is left. Return False if that is not immediately certain."""
+        """Return True if only the leader, which has exited, is left. If we cannot tell immediately, return False."""
         return self._cgroup is not None and self._is_enclosed and self._cgroup.remove_if_empty()
 
     def kill(self) -> None:
-        """Kill those processes outside the group that can be killed immediately."""
+        """Kill the processes outside the group, as far as this is possible without waiting."""
         if self._cgroup is not None:
             self._cgroup.kill()
 
     async def reap(self, pid: int) -> None:
-        """Reap ``pid``. The guard forgets the pid first, because another process may get it afterwards."""
+        """Reap ``pid``. The guard must forget the pid first, because another process may get it afterwards."""
         if self._moving is not None and not self._moving.done():
             await asyncio.wait({self._moving})
         reaping = _reapings.submit(pid)
         try:
             await reaping
         except asyncio.CancelledError:
-            # The loop is being closed, so reap the process here unless that has just been done.
+            # The loop is closing, so reap the process right here, unless that has already been done.
             if reaping.cancelled():
                 _reap([pid])
             raise
 
     async def clear(self, *, started: bool = True) -> None:
-        """Kill all remaining processes, including those that left the group."""
+        """Kill all remaining processes, including those that have left the group."""
         if self._arrival is not None:
             self._arrival.close()
         try:
@@ -229,10 +231,10 @@ class Containment:
 
     @property
     def _is_enclosed(self) -> bool:
-        """True if the cgroup certainly contains all descendants, which makes a scan unnecessary.
+        """True if we can be sure that the cgroup contains all descendants, which makes a scan unnecessary.
 
-        Always False for ``"cgroup"``, the level for untrusted workers, because a process of our user can move itself
-        into the cgroup above.
+        Always False for ``"cgroup"``, the level for untrusted workers, because a process running as our user can move
+        itself to the parent cgroup.
         """
         return self._cgroup is not None and self._cgroup.complete
 
@@ -261,7 +263,7 @@ class Containment:
             flags = await pidns_check.flags()
         except OSError as error:
             raise self._refusal(str(error)) from error
-        # Check this now, because a missing program cannot be reported from inside the namespace.
+        # Check this now, because we cannot report a missing program from inside the namespace.
         check_program(command)
         self._arrival = _Arrival()
         self.level = Level.PIDNS
@@ -275,24 +277,24 @@ class Containment:
 
 
 def _reap(pids: Sequence[int]) -> None:
-    """Reap processes that have ended. The guard must forget them first."""
+    """Make the guard forget processes that have exited, and then reap them."""
     guard_manager.remove_groups(pids)
     for pid in pids:
         _posix.reap(pid)
 
 
-# Ends are logged in batches, because logging each one separately would take longer than the end itself.
+# We log exits in batches, because logging them one by one would take longer than the exits themselves.
 _reapings: Coalescer[int, None] = Coalescer(_reap)
 
 
 async def _sweep_for(cookie: str, known: Iterable[Identity]) -> None:
-    """Wait until no process has ``cookie`` and all processes in ``known`` are gone. If cancelled, block until then."""
+    """Kill processes with ``cookie`` and those in ``known`` until none are left. If cancelled, block until then."""
     wanted = (cookie.encode(), set(known))
     sweeping = _sweeps.submit(wanted)
     try:
         await asyncio.wait({sweeping})
     except asyncio.CancelledError:
-        # The loop is being closed and does not wait for a thread, so do the sweep here.
+        # The loop is closing and does not wait for threads, so do the sweep right here.
         _sweep([wanted])
         raise
     if error := sweeping.exception():
@@ -304,7 +306,7 @@ def _sweep(wanted: Sequence[_Wanted]) -> None:
     known = {each for _, some in wanted for each in some}
 
     def find() -> Iterator[Identity]:
-        # Yield the known processes only in the first scan.
+        # Only the first scan yields the known processes.
         yield from known
         known.clear()
         yield from scan()
@@ -317,50 +319,50 @@ _sweeps: Coalescer[_Wanted, None] = Coalescer(_sweep, thread="sweep for processe
 
 
 # -- pid namespaces --------------------------------------------------------------------------------------------------
-# When the first process in a pid namespace ends, the kernel kills all others in it. `unshare` creates the namespace,
-# but stays outside as the leader of the group. The first process inside is a shell, because the kernel protects the
-# first process from most signals. The command is the second process. A signal to the group reaches all three processes,
-# so `unshare` ignores every signal that it can.
+# When the first process in a pid namespace exits, the kernel kills all others in it. `unshare` creates the namespace,
+# but stays outside as the leader of the group. The first process inside is a shell, and the command is the second,
+# because the kernel shields the first one from most signals. A signal to the group reaches all three processes, so
+# `unshare` ignores every signal that it can.
 
 _PLAIN: Final = ("--pid", "--fork", "--kill-child")
 _AS_USER: Final = ("--user", "--map-current-user", *_PLAIN)
-#: All signals except those that `unshare` handles (INT and TERM) or needs (CHLD).
+#: All signals other than those that `unshare` handles (INT and TERM) or needs (CHLD).
 _IGNORED: Final = "HUP,QUIT,USR1,USR2,PIPE,ALRM,STKFLT,XCPU,XFSZ,VTALRM,PROF,IO,PWR"
 _OUTSIDE: Final = ("env", f"--ignore-signal={_IGNORED}", "unshare")
-#: The `exit` keeps the shell running. Otherwise, it would replace itself with the command.
+#: Without the `exit`, the shell would replace itself with the command.
 _SHELL: Final = ("sh", "-c", '"$@"; exit $?', "sh")
-#: The last steps before the command: restore the default handling of signals, and report the arrival.
+#: The last steps before the command runs: restore the default signal handlers, and report that it has arrived.
 _LAST: Final = ("env", "--default-signal", "sh", "-c", '{ [ -p "$0" ] && echo >"$0"; } 2>/dev/null; exec "$@"')
-#: Seconds that the check for namespaces may take.
+#: The time limit for checking whether namespaces work, in seconds.
 _CHECK: Final = 10.0
-#: Seconds after which the command counts as arrived if it cannot open the pipe.
+#: If the command cannot open the pipe, seconds to wait before assuming that it has arrived.
 _ARRIVES: Final = 10.0
 
 
 class PidnsCheck:
-    """Finds out whether and how `unshare` creates pid namespaces here. The result is kept for each effective user."""
+    """Finds out whether and how `unshare` can create pid namespaces here. The result is cached per effective user."""
 
     def __init__(self) -> None:
-        # For each user, the arguments for `unshare`, or the reason why it does not work.
+        # For each user, the arguments to pass to `unshare`, or the reason why it does not work.
         self._found: dict[int, tuple[str, ...] | str] = {}
         self._checks: Coalescer[int, None] = Coalescer(self._check, thread="check for pid namespaces")
 
     async def flags(self) -> tuple[str, ...]:
-        """Return the arguments with which `unshare` creates a namespace.
+        """Return the arguments that make `unshare` create a namespace.
 
         Raises:
-            OSError: if it cannot. The message contains the reason.
+            OSError: if it cannot create one. The message contains the reason.
         """
         if (user := os.geteuid()) not in self._found:
             await self._checks.submit(user)
         found = self._found[user]
         if isinstance(found, str):
-            raise OSError(f"`unshare` is refused here ({found})")  # a stored reason, not a wrong type
+            raise OSError(f"`unshare` is refused here ({found})")  # a cached reason, not a wrong type
         return found
 
     def _check(self, users: Sequence[int]) -> None:
         user = users[-1]
-        # Root needs no user namespace, and would lose its privileges outside in one.
+        # Root does not need a user namespace, and inside one would lose its privileges over the outside.
         for flags in (_PLAIN, _AS_USER) if user == 0 else (_AS_USER,):
             self._found[user] = refusal = _why_refused(flags)
             if not refusal:
@@ -387,10 +389,10 @@ pidns_check: Final = PidnsCheck()
 
 
 class _Arrival:
-    """The arrival of a command in its namespace, which the shell before it reports by writing to our named pipe.
+    """Waits for a command to arrive in its namespace, which a shell reports by writing to our named pipe.
 
-    A named pipe is used because the command then inherits no descriptor. In a user namespace, it could not open our
-    descriptors through /proc either.
+    We use a named pipe so that the command does not inherit a descriptor. Opening our descriptors through /proc would
+    not work in a user namespace.
     """
 
     def __init__(self) -> None:
@@ -403,14 +405,14 @@ class _Arrival:
             unlinked.callback(os.unlink, self.path)
             self._reads = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             stack.callback(os.close, self._reads)
-            # Unlink the pipe first, because a command that opens it without a reader would wait indefinitely.
+            # Unlink the pipe first, because a command that opened it without a reader would wait indefinitely.
             stack.callback(unlinked.close)
             self._held = stack.pop_all()
 
     async def wait(self, pid: int) -> None:
-        """Wait until the command has arrived in the namespace of our child ``pid``, or the child has ended.
+        """Wait until the command has arrived in the namespace of our child ``pid``, or the child has exited.
 
-        Signals that are sent earlier do not reach the command.
+        Signals sent before that do not reach the command.
         """
         ended = asyncio.ensure_future(_posix.process_end(pid))
         arrived = asyncio.ensure_future(_posix.readable(self._reads))

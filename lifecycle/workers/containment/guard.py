@@ -1,10 +1,10 @@
-"""The guard process, seen from the program that it guards. It ends all remaining processes when the program is gone.
+"""The guarded program's side of the guard process, which kills all remaining processes once the program is gone.
 
-One guard serves all workers of this program, in all threads and loops. It starts with the first worker and ends with
-the last one. A log in shared memory lists everything that the guard must end. The guard reads this log when the program
-has ended, so writing to it never waits for the guard. If the guard is killed, the next worker starts another one with
-the same log. The guard runs the program `guard_main`. This module also creates the cookies by which the guard finds
-processes.
+One guard serves all of this program's workers, in all threads and loops. It is started with the first worker and ends
+with the last one. A log in shared memory lists everything that the guard must clean up. The guard does not read this
+log until the program has ended, so writing to it never blocks. If the guard is killed, the next worker starts a new one
+with the same log. The guard runs the program `guard_main`. This module also creates the cookies that the guard uses to
+find processes.
 """
 
 from __future__ import annotations
@@ -49,16 +49,15 @@ __all__ = [
 
 _log = logging.getLogger("lifecycle.workers")
 
-#: The number of bytes that outdated lines may occupy before the log is compacted, in addition to the size of the other
-#: lines.
+#: The log is compacted once outdated lines take up this many bytes more than the current ones.
 _STALE: Final = 1 << 16
-#: The delays before a lost guard is replaced, if guards end soon after each other.
+#: How long to wait before replacing a lost guard, if guards keep dying.
 _BACKOFF: Final = Backoff(initial=0.1, maximum=5.0, jitter=0.0, reset_after=60.0)
 _PROGRAM: Final = Path(__file__).with_name("guard_main.py")
 
 
 def why_no_guard() -> str | None:
-    """Return the reason why a guard cannot run here, or None if it can."""
+    """Return why a guard cannot run here, or None if it can."""
     if sys.platform != "linux":
         return f"a guard needs /proc and pidfds, which {sys.platform} does not have"
     if getattr(sys, "frozen", False) or not sys.executable or not _PROGRAM.is_file():
@@ -71,11 +70,11 @@ def why_no_guard() -> str | None:
 
 
 class SharedLog:
-    """Lines in shared memory that list what the guard must end. Raises OSError if shared memory is not available.
+    """Lines in shared memory that list what the guard must clean up. Raises OSError if there is no shared memory.
 
-    Lines are appended. When most of them are outdated, the others are written to a second file. Each file begins with a
-    number, and the file with the higher number is valid. This way, one of the two files is complete whenever this
-    program is killed.
+    Lines are appended. Once most of them are outdated, the rest are written to a second file. Each file begins with a
+    number, and the file with the higher number is the valid one. This way, one of the two files is always complete,
+    even if this program is killed at any moment.
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
@@ -88,11 +87,11 @@ class SharedLog:
             stack.pop_all()
 
     def append(self, lines: Sequence[str]) -> None:
-        """Append ``lines``. Raises OSError if the files have been closed or there is not enough memory."""
+        """Append ``lines``. Raises OSError if the files have been closed or memory has run out."""
         self._check()
         text = "".join(f"{line}\n" for line in lines).encode()
         if (written := os.pwrite(self._file, text, self._size)) < len(text):
-            # Raise, because the next line would be joined to the partial one.
+            # Otherwise, the next line would be joined to the partial one.
             raise OSError(errno.ENOSPC, f"{written} of {len(text)} bytes of the log for the guard were written")
         self._size += written
 
@@ -102,7 +101,7 @@ class SharedLog:
         return self._size > self._enough
 
     def compact(self, lines: Sequence[str]) -> None:
-        """Replace all lines with ``lines``. Raises OSError as `append` does."""
+        """Replace all lines with ``lines``. Raises OSError, like `append`."""
         self._check()
         self._number += 1
         os.ftruncate(self._file, 0)
@@ -136,10 +135,10 @@ def _memory(stack: ExitStack) -> int:
     try:
         file = os.memfd_create("lifecycle-guard")
     except (AttributeError, OSError):
-        # Python lacks this function if it was built for an old C library, and some sandboxes refuse it.
+        # Python does not have this function if it was built for an old C library, and some sandboxes forbid it.
         import tempfile
 
-        file, path = tempfile.mkstemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)  # noqa: PTH112, S108  # only to make a name
+        file, path = tempfile.mkstemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)  # noqa: PTH112, S108  # only names a file
         os.unlink(path)  # noqa: PTH108  # as above
     stack.callback(os.close, file)
     return file
@@ -151,7 +150,7 @@ def _identity(file: int) -> tuple[int, int]:
 
 
 class GuardProcess:
-    """One guard process for ``log``, and the pipe that ends with this program. Raises OSError if it cannot start."""
+    """A guard process for ``log``, and a pipe that closes when this program ends. Raises OSError if it fails."""
 
     def __init__(self, log: SharedLog) -> None:
         theirs, self._pipe = os.pipe()
@@ -173,7 +172,7 @@ class GuardProcess:
         try:
             self._pidfd = os.pidfd_open(self._pid)
         except BaseException:
-            # Kill the guard before closing the pipe, which would make it act.
+            # Kill the guard before closing the pipe. Otherwise, it would start killing processes.
             os.kill(self._pid, signal.SIGKILL)
             _reap(self._pid)
             os.close(self._pipe)
@@ -181,24 +180,24 @@ class GuardProcess:
 
     @property
     def pid(self) -> int:
-        """The pid of the guard process."""
+        """The guard's pid."""
         return self._pid
 
     @property
     def is_alive(self) -> bool:
-        """True if the guard is still running. Other code may have killed it."""
+        """True if the guard is still running. Something else may have killed it."""
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         return not poll.poll(0)
 
     def dismiss(self) -> None:
-        """Kill the guard, because nothing is left to guard. Call `wait` afterwards."""
+        """Kill the guard, because there is nothing left to guard. Call `wait` afterwards."""
         with suppress(OSError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         self.close()
 
     def close(self) -> None:
-        """Close the pipe and the pidfd. A forked copy of this program does so too, because it is not guarded."""
+        """Close the pipe and the pidfd. A forked copy of this program also does this, because it is not guarded."""
         with suppress(OSError):
             if os.fstat(self._pipe).st_ino == self._inode:
                 os.close(self._pipe)
@@ -206,7 +205,7 @@ class GuardProcess:
             os.close(self._pidfd)
 
     async def wait(self) -> None:
-        """Wait until the guard has ended after `dismiss`."""
+        """After `dismiss`, wait until the guard has exited."""
         try:
             await _posix.process_end(self._pid)
         finally:
@@ -214,10 +213,10 @@ class GuardProcess:
 
 
 class GuardManager:
-    """The guard of this program, which runs while it has users."""
+    """This program's guard, which runs as long as it has users."""
 
     def __init__(self) -> None:
-        # A lock is needed because workers may live in any thread. No user code runs under it.
+        # We need a lock because workers can run in any thread. No user code runs while it is held.
         self._lock = threading.Lock()
         self._guard: GuardProcess | None = None
         self._shared_log: SharedLog | None = None
@@ -225,17 +224,17 @@ class GuardManager:
         self._groups: dict[int, int] = {}
         self._cgroups: set[str] = set()
         self._containers: dict[str, str] = {}
-        # When the guard was started, and how many guards were lost before it in quick succession.
+        # When the guard was started, and how many guards were lost in quick succession before it.
         self._started_at = 0.0
         self._lost = 0
 
     @property
     def pid(self) -> int | None:
-        """The pid of the guard, or None if it is not running."""
+        """The guard's pid, or None if it is not running."""
         return self._guard.pid if self._guard is not None else None
 
     async def wait_for_backoff(self) -> None:
-        """Wait until a lost guard may be replaced. The first one is replaced immediately, later ones after a delay."""
+        """Wait until a lost guard may be replaced. The first is replaced immediately, later ones after a delay."""
         while (seconds := self._seconds_to_wait()) > 0:  # noqa: ASYNC110  # it waits for the time itself
             await asyncio.sleep(seconds)
 
@@ -243,7 +242,7 @@ class GuardManager:
         """Add a user, and start the guard if it is not running.
 
         Raises:
-            OSError: if the guard cannot start, or so many guards were lost that the next one must wait.
+            OSError: if the guard cannot start, or so many guards have been lost that the next one must wait.
         """
         with self._lock:
             self._require()
@@ -255,13 +254,13 @@ class GuardManager:
             self._users += 1
 
     async def release(self) -> None:
-        """Remove a user. If it was the last one, end the guard and wait for its end."""
+        """Remove a user. If it was the last one, end the guard and wait until it has exited."""
         with self._lock:
             self._users -= 1
             if self._users:
                 return
             guard, self._guard = self._guard, None
-            # Cgroups that were not empty earlier may be empty by now.
+            # Cgroups that could not be removed earlier may be empty by now.
             self._cgroups = {path for path in self._cgroups if not remove_cgroup(path)}
             if guard is not None:
                 guard.dismiss()
@@ -270,7 +269,7 @@ class GuardManager:
             await guard.wait()
 
     def add_group(self, pgid: int) -> None:
-        """Let the guard end the group ``pgid``, whose leader is our child. Raises OSError, as `acquire` does."""
+        """Have the guard kill the group ``pgid``, whose leader is our child. Raises OSError, like `acquire`."""
         if (leader := read_process(pgid)) is None:
             return
         with self._lock:
@@ -283,18 +282,18 @@ class GuardManager:
             self._note([f"-{pgid}" for pgid in pgids if self._groups.pop(pgid, None) is not None])
 
     def add_cgroup(self, path: str) -> None:
-        """Let the guard kill all processes in the cgroup ``path``. Raises OSError, as `acquire` does."""
+        """Have the guard kill all processes in the cgroup ``path``. Raises OSError, like `acquire`."""
         with self._lock:
             self._cgroups.add(path)
             self._add(f"@{path}")
 
     def remove_cgroup(self, path: str) -> None:
-        """Forget a removed cgroup. Its line may harmlessly stay in the log."""
+        """Forget a removed cgroup. It is harmless if its line stays in the log."""
         with self._lock:
             self._cgroups.discard(path)
 
     def add_container(self, name: str, socket: str) -> None:
-        """Let the guard remove the container ``name`` of the engine at ``socket``. Raises OSError as `acquire` does."""
+        """Have the guard remove the container ``name`` via the engine at ``socket``. Raises OSError, like `acquire`."""
         with self._lock:
             self._containers[name] = socket
             self._add(f"%{name} {socket}")
@@ -318,11 +317,11 @@ class GuardManager:
             else:
                 self._shared_log.append(lines)
         except OSError:
-            # The next start creates another log, and a guard that reads it.
+            # The next start creates a new log, along with a guard that reads it.
             self._close_log()
 
     def entries(self) -> list[str]:
-        """Return the log lines for everything that is registered."""
+        """Return the log lines for everything that is currently registered."""
         return [
             *(f"+{pgid} {born}" for pgid, born in self._groups.items()),
             *(f"@{path}" for path in self._cgroups),
@@ -330,7 +329,7 @@ class GuardManager:
         ]
 
     def _require(self) -> None:
-        """Start a guard, unless a guard with the current log is running."""
+        """Start a guard, unless one with the current log is already running."""
         if self._guard is not None and self._shared_log is not None and self._guard.is_alive:
             return
         if self._guard is not None:
@@ -350,14 +349,14 @@ class GuardManager:
         self._started_at = time.monotonic()
 
     def _seconds_to_wait(self) -> float:
-        """Return the seconds until a lost guard may be replaced. There is a delay if guards end repeatedly."""
+        """Return how many seconds to wait before replacing a lost guard. There is only a delay if guards keep dying."""
         if self._guard is None or self._guard.is_alive:
             return 0.0
         age = time.monotonic() - self._started_at
         return _BACKOFF.delay(self._lost - 1) - age if self._lost and age < _BACKOFF.reset_after else 0.0
 
     def _count_lost(self, pid: int) -> None:
-        """Count a lost guard. Raises OSError if it may not be replaced yet."""
+        """Count a lost guard. Raises OSError if it must not be replaced yet."""
         if (seconds := self._seconds_to_wait()) > 0:
             raise OSError(errno.EAGAIN, f"its guard (pid {pid}) has ended, and the next one starts in {seconds:.1f} s")
         if time.monotonic() - self._started_at >= _BACKOFF.reset_after:
@@ -372,7 +371,7 @@ class GuardManager:
             self._shared_log = None
 
     def reset_after_fork(self) -> None:
-        """Forget everything in a forked copy of this program, because it does not own the workers."""
+        """In a forked copy of this program, forget everything, because the copy does not own the workers."""
         if self._guard is not None:
             self._guard.close()
         self._close_log()
@@ -389,12 +388,12 @@ class GuardManager:
 guard_manager: Final = GuardManager()
 
 if hasattr(os, "register_at_fork"):
-    # A forked copy must not keep the pipe open, because the guard takes its closing as the end of this program.
+    # A forked copy must not keep the pipe open, because the guard relies on it closing when this program ends.
     os.register_at_fork(after_in_child=guard_manager.reset_after_fork)
 
 
 def _reap(pid: int) -> None:
-    """Wait until a killed child has ended, and reap it."""
+    """Wait until a killed child has exited, and reap it."""
     with suppress(ChildProcessError):
         os.waitid(os.P_PID, pid, os.WEXITED)
 
@@ -403,7 +402,7 @@ def _reap(pid: int) -> None:
 
 
 class GuardRef:
-    """Keeps the guard running between two workers, because starting one takes far longer than starting a command."""
+    """Keeps the guard running between workers, because starting it takes far longer than starting a command."""
 
     __slots__ = ("_used",)
 
@@ -411,20 +410,20 @@ class GuardRef:
         self._used = False
 
     def acquire(self) -> None:
-        """Keep the running guard until `release`. Further calls do nothing."""
+        """Keep the running guard alive until `release` is called. Further calls do nothing."""
         if not self._used and guard_manager.pid is not None:
             guard_manager.keep()
             self._used = True
 
     async def release(self) -> None:
-        """Stop keeping the guard. Further calls do nothing."""
+        """Stop keeping the guard alive. Further calls do nothing."""
         if self._used:
             self._used = False
             await guard_manager.release()
 
 
 class ContainerGuard:
-    """Registers one container with the guard, from before its creation until its removal."""
+    """Registers a container with the guard, from before it is created until it is removed."""
 
     def __init__(self) -> None:
         self._container: str | None = None
@@ -442,7 +441,7 @@ class ContainerGuard:
         return True
 
     async def release(self) -> None:
-        """Forget the container after its removal. Further calls do nothing."""
+        """Forget the container after it has been removed. Further calls do nothing."""
         if self._container is not None:
             guard_manager.remove_container(self._container)
             self._container = None
@@ -456,26 +455,26 @@ _numbers = itertools.count(1)
 
 
 def runtime_id() -> str:
-    """Return the 128 random bits with which all cookies of this program begin. A forked copy uses different ones."""
-    global _runtime  # noqa: PLW0603  # there is one for each process
+    """Return the 128 random bits that all of this program's cookies begin with. A forked copy uses different bits."""
+    global _runtime  # noqa: PLW0603  # there is one per process
     if _runtime is None:
         _runtime = secrets.token_hex(16)
     return _runtime
 
 
 def new_cookie() -> str:
-    """Return a cookie for one run of one worker. It consists of the id of this program and a number."""
+    """Return a cookie for one run of a worker. It consists of this program's id and a number."""
     return f"{runtime_id()}:{next(_numbers)}"
 
 
 def with_cookie(env: Mapping[str, str], cookie: str) -> dict[str, str]:
-    """Return ``env`` with ``cookie``, after the cookies of this program, which may itself be a worker."""
+    """Return ``env`` with ``cookie`` added to this program's own cookies, because it may itself be a worker."""
     inherited = os.environ.get(COOKIE)
     return {**env, COOKIE: f"{inherited},{cookie}" if inherited else cookie}
 
 
 def without_cookies(env: Mapping[str, str]) -> dict[str, str]:
-    """Return ``env`` for a process that must not count as part of a worker."""
+    """Return ``env`` without cookies, for a process that must not be treated as part of a worker."""
     return {name: value for name, value in env.items() if name != COOKIE}
 
 

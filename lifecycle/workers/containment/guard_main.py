@@ -1,10 +1,11 @@
-"""The program of the guard process. It waits until its parent has ended, and kills all processes that the parent left.
+"""The program that the guard runs. It waits until its parent has exited, and then kills all processes left behind.
 
-The parent starts it as ``python -I -S guard_main.py RUNTIME PARENT FILE FILE``. Its input is a pipe that only the
-parent holds open. The guard detects the parent's end by this pipe or by a pidfd, whichever comes first. Then it reads
-the parent's `SharedLog` from the two files, which are inherited descriptors. ``+PID START_TIME`` is a process group to
-kill. ``-PID`` is a group that is gone; the line is written before the pid can be reused. ``@PATH`` is a cgroup, ``%NAME
-SOCKET`` is a container of the engine that listens at the socket, and ``~NAME`` is a removed container.
+The parent starts it as ``python -I -S guard_main.py RUNTIME PARENT FILE FILE``. Its standard input is a pipe that only
+the parent holds open. The guard learns that the parent has exited from this pipe or a pidfd, whichever comes first. It
+then reads the parent's `SharedLog` from the two files, which are inherited descriptors. In the log, ``+PID START_TIME``
+is a process group to kill. ``-PID`` is a group that is gone; this line is written before the pid can be reused.
+``@PATH`` is a cgroup, ``%NAME SOCKET`` is a container and its engine's socket, and ``~NAME`` is a container that has
+been removed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import signal
 import sys
 import time
 
-# This is a program, which no module imports.
+# This is a program, so nothing is meant to be imported from it.
 __all__: list[str] = []
 
 TYPE_CHECKING = False
@@ -24,21 +25,22 @@ if TYPE_CHECKING:
 
     from lifecycle.workers.containment import process_scan
 else:
-    # Import the module directly, because `site` would use megabytes of memory, and the rest of this package even more.
+    # Import the module directly, because `site` would use megabytes of memory, and the rest of this package even more
+    # so.
     sys.path.append(os.path.dirname(__file__))  # noqa: PTH120  # pathlib costs a megabyte
     import process_scan
 
 _RUNTIME_DIGITS = 32
 _INPUT = 0
-#: The number of consecutive scans that must find no process.
+#: How many scans in a row must find no process.
 _SCANS = 3
-#: The number of hexadecimal digits at the beginning of each file of the log.
+#: The number of hexadecimal digits at the start of each log file.
 _HEADER = 16
-#: Seconds to wait until killed processes have left their cgroups.
+#: Seconds to wait for killed processes to leave their cgroups.
 _LAST_WAIT = 10.0
-#: Seconds between two scans. Repeated scans eventually find a process that evades them by forking.
+#: Seconds between scans. If a process evades a scan by forking, a later one eventually catches it.
 _PAUSE = 0.001
-#: Seconds that an engine has to remove a container.
+#: How many seconds an engine may take to remove a container.
 _ENGINE_TIMEOUT = 60.0
 
 
@@ -47,31 +49,31 @@ class Guard:
 
     def __init__(self, runtime: bytes) -> None:
         self._runtime = runtime
-        # The leaders of groups, with their start times.
+        # The start times of group leaders.
         self._leaders: dict[int, int] = {}
         self._cgroups: set[str] = set()
         # The socket of each container's engine.
         self._engines: dict[str, str] = {}
-        # When the parent ended, in clock ticks since boot, like the start times of processes.
+        # When the parent exited, in clock ticks since boot, like process start times.
         self._parent_ended = 0
 
     def wait(self, parent: int) -> None:
-        """Wait until ``parent`` has ended."""
+        """Wait until ``parent`` has exited."""
         poll = select.poll()
         poll.register(_INPUT, select.POLLIN)
         pidfd = _pidfd(parent)
         if pidfd is not None:
             poll.register(pidfd, select.POLLIN)
-        # Check the parent after opening the pidfd, because the pid may have been reused if the parent is already gone.
+        # Check the parent after opening the pidfd. If it is already gone, the pid may have been reused.
         while os.getppid() == parent:
             ready = [fd for fd, _ in poll.poll()]
-            # The parent never writes to the pipe, but other processes may hold copies of its end.
+            # The parent never writes to the pipe, but other processes may hold copies of its write end.
             if pidfd in ready or not os.read(_INPUT, 1 << 16):
                 break
 
     def read(self, log: tuple[int, int]) -> None:
         """Read the parent's log from the newer of its two files."""
-        # If the parent was killed while it was writing, the last line is incomplete and ignored.
+        # If the parent was killed while writing, the last line is incomplete, so we ignore it.
         *lines, _ = _content(max(log, key=_number)).split(b"\n")
         for line in lines:
             self._take(line.decode())
@@ -82,7 +84,8 @@ class Guard:
         process_scan.kill_found(self._find, scans=_SCANS, pause=_PAUSE)
         until = time.monotonic() + _LAST_WAIT
         for path in self._cgroups:
-            # A cgroup becomes empty some time after its processes were killed. On a busy machine, this takes a while.
+            # It takes a while for a cgroup to become empty after its processes have been killed, especially on a busy
+            # machine.
             while not process_scan.remove_cgroup(path) and time.monotonic() < until:
                 select.select([], [], [], _PAUSE)
         _remove_containers(self._engines)
@@ -111,21 +114,21 @@ class Guard:
         members = [process for process in table.values() if self._is_member(process, table)]
         below = process_scan.descendants((process.pid for process in members), table)
         for pid, start_time in self._leaders.items():
-            # Kill the group at once. A fork bomb cannot outrun that.
+            # Kill the group with a single call, which even a fork bomb cannot outrun.
             if pid in table and table[pid].start_time == start_time and table[pid].group == pid:
                 process_scan.kill_group(pid)
         yield from {process.identity for process in members + below if not process.is_dead}
-        # Create a new scan each time, because an exec may have changed the environment of a process.
+        # Create a new scan each time, because a process may have changed its environment with an exec.
         yield from process_scan.CookieScan(self._is_ours)()
 
     def _is_member(self, process: process_scan.Process, table: dict[int, process_scan.Process]) -> bool:
-        """Return whether the process is in one of the parent's groups, whose id has certainly not been reused."""
+        """Return whether the process is in one of the parent's groups whose id cannot have been reused."""
         start_time = self._leaders.get(process.group)
         if start_time is None:
             return False
         leader = table.get(process.group)
-        # A group id is not reused while the group has members, so any process in it that is older than the parent's end
-        # is a member.
+        # A group id is not reused while the group has members, so any process in it that started before the parent
+        # exited is a member.
         return process.start_time <= self._parent_ended if leader is None else leader.start_time == start_time
 
     def _is_ours(self, cookie: bytes) -> bool:
@@ -134,7 +137,7 @@ class Guard:
 
 
 def _number(file: int) -> int:
-    """Return the number at the beginning of a log file, or -1 if the file is incomplete."""
+    """Return the number at the start of a log file, or -1 if the file is incomplete."""
     try:
         return int(os.pread(file, _HEADER, 0), 16)
     except ValueError:
@@ -144,7 +147,7 @@ def _number(file: int) -> int:
 def _content(file: int) -> bytes:
     parts: list[bytes] = []
     at = _HEADER
-    # Read by position, because the descriptor shares its offset with the parent.
+    # Read by position, because the descriptor shares its file offset with the parent.
     while part := os.pread(file, 1 << 16, at):
         parts.append(part)
         at += len(part)
@@ -159,10 +162,10 @@ def _pidfd(pid: int) -> int | None:
 
 
 def _remove_containers(engines: dict[str, str]) -> None:
-    """Remove all containers concurrently, each through its engine, which responds after the removal."""
+    """Remove all containers concurrently. Each engine responds once the container has been removed."""
     if not engines:
         return
-    # Import this only now, because it would occupy memory while the parent runs.
+    # We don't import this until now, because it would use memory while the parent is running.
     import socket
 
     asked: list[socket.socket] = []
@@ -179,7 +182,7 @@ def _remove_containers(engines: dict[str, str]) -> None:
         try:
             ask.recv(1)
         except OSError:
-            continue  # the engine failed or did not answer in time
+            continue  # the engine failed or did not respond in time
 
 
 def _isolate() -> None:
@@ -188,7 +191,7 @@ def _isolate() -> None:
         signal.signal(signum, signal.SIG_IGN)
     os.chdir("/")
     try:
-        # The guard is not urgent until the parent has ended.
+        # The guard has no urgent work until the parent has exited.
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         with open("/proc/self/comm", "w") as name:  # noqa: PTH123  # pathlib costs a megabyte
             name.write("lifecycle-guard")
@@ -199,7 +202,7 @@ def _isolate() -> None:
 def main(runtime: str, parent: str, first: str, second: str) -> None:
     """Guard ``parent``, whose log is in the descriptors ``first`` and ``second``."""
     if len(runtime) != _RUNTIME_DIGITS or not set(runtime) <= set("0123456789abcdef"):
-        sys.exit(f"{runtime!r} is not {_RUNTIME_DIGITS} hexadecimal digits; a weak cookie would kill other processes")
+        sys.exit(f"{runtime!r} is not {_RUNTIME_DIGITS} hexadecimal digits; a weak cookie could match other processes")
     _isolate()
     guard = Guard(runtime.encode())
     guard.wait(int(parent))

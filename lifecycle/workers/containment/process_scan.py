@@ -1,8 +1,8 @@
-"""Finds the remaining processes of workers by cookie, ancestry and cgroup, and kills only those. Linux only.
+"""Finds workers' remaining processes by cookie, ancestry and cgroup, and kills only those. Linux only.
 
-This module imports only parts of the standard library, because the guard process runs it without the package. A process
-is identified by its pid and its start time. It is killed through a pidfd: the pidfd is opened first and the start time
-is read afterwards, because an open pidfd keeps the pid from being reused.
+This module imports only parts of the standard library, because the guard process runs it without the rest of the
+package. A process is identified by its pid and its start time. To kill a process, we first open a pidfd and then check
+the start time, because the pidfd always refers to the same process, even if the pid is reused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
     from typing import TypeAlias
 
-    #: The identity of a process: its pid, and its start time in clock ticks since boot.
+    #: A process's identity: its pid, and its start time in clock ticks since boot.
     Identity: TypeAlias = tuple[int, int]
 
 __all__ = [
@@ -35,15 +35,16 @@ __all__ = [
     "remove_cgroup",
 ]
 
-#: The environment variable that contains the cookies, separated by commas.
+#: The environment variable that contains the cookies, as a comma-separated list.
 COOKIE = "LIFECYCLE_COOKIE"
 
 _ENTRY = COOKIE.encode() + b"="
-#: Seconds to wait until killed processes are gone.
+#: Seconds to wait for killed processes to disappear.
 _LAST_WAIT = 1.0
 #: PF_KTHREAD, from the kernel's sched.h.
 _OF_KERNEL = 0x200000
-#: Bytes per read, which is more than most environments have. A shorter result means the end of a file in /proc.
+#: Bytes per read, which is more than most environments contain. A shorter result means that we have reached the end of
+#: a file in /proc.
 _PART = 1 << 16
 
 
@@ -64,12 +65,12 @@ class Process:
 
     @property
     def is_dead(self) -> bool:
-        """True if the process has ended and only needs to be reaped."""
+        """True if the process has exited and only needs to be reaped."""
         return self.state in b"ZXx"
 
     @property
     def identity(self) -> Identity:
-        """The pid and the start time, a combination that no other process shares."""
+        """The pid and the start time, which together are unique."""
         return self.pid, self.start_time
 
 
@@ -85,7 +86,7 @@ def all_processes() -> dict[int, Process]:
 
 
 def descendants(roots: Iterable[int], table: dict[int, Process]) -> list[Process]:
-    """Return the descendants of ``roots`` in ``table``, without the roots."""
+    """Return the descendants of ``roots`` in ``table``, excluding the roots."""
     children: dict[int, list[Process]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process)
@@ -105,7 +106,7 @@ def descendants_of(root: int) -> list[Process]:
     while waiting:
         children = _children(waiting.pop())
         if children is None:
-            # The kernel does not list children (CONFIG_PROC_CHILDREN is off).
+            # The kernel does not list children, because CONFIG_PROC_CHILDREN is off.
             return descendants([root], all_processes())
         found += [process for pid in children if (process := read_process(pid)) is not None]
         waiting += children
@@ -113,14 +114,14 @@ def descendants_of(root: int) -> list[Process]:
 
 
 class CookieScan:
-    """Finds processes of our user that have a cookie that ``is_ours`` accepts. Call it once per scan.
+    """Finds processes running as our user with a cookie that ``is_ours`` accepts. Call it once per scan.
 
-    A cookie is compared as a whole, in a whole entry of the environment.
+    Only entire cookies, in entire entries of the environment, are compared.
     """
 
     def __init__(self, is_ours: Callable[[bytes], bool]) -> None:
         self._is_ours = is_ours
-        # Pids of processes without such a cookie. If a pid is reused between two scans, the new process is not killed.
+        # Pids of processes without such a cookie. If a pid is reused between two scans, the new process is spared.
         self._strangers = {os.getpid(), *_kernel_threads()}
 
     def __call__(self, but: Collection[int] = ()) -> Iterator[Identity]:
@@ -142,7 +143,7 @@ class CookieScan:
         return held
 
     def _confirmed(self, pid: int) -> Identity | None:
-        """Read the process again, the start time first, so that start time *and* cookie belong to the same process."""
+        """Read the process again, start time first, so that start time and cookie belong to the same process."""
         process = read_process(pid)
         if process is None or process.is_dead or not _is_our_users(pid) or not self._holds(pid):
             return None
@@ -150,18 +151,18 @@ class CookieScan:
 
 
 def has_cookie(pid: int, cookie: bytes) -> bool:
-    """Return whether the environment of the process ``pid`` contains ``cookie``. Return False if it cannot be read."""
+    """Return whether the environment of ``pid`` contains ``cookie``. Return False if we cannot read it."""
     return cookie in _cookies(_read(f"/proc/{pid}/environ") or b"")
 
 
 def kill_found(
     find: Callable[[], Iterable[Identity]], *, scans: int = 2, pause: float = 0.0, limit: float = 10.0
 ) -> int:
-    """Kill the processes that ``find`` returns until ``scans`` consecutive scans find none. Return the number killed.
+    """Kill the processes that ``find`` returns until ``scans`` scans in a row find none. Return how many were killed.
 
-    One scan is not enough, because it misses a process during its fork or exec. ``pause`` is the time between two scans
-    in seconds. The call blocks for milliseconds if nothing is found, and for at most ``limit`` seconds if a process
-    cannot be killed.
+    A single scan is not enough, because it can miss a process in the middle of a fork or exec. ``pause`` is the number
+    of seconds to wait between scans. The call blocks for a few milliseconds if nothing is found, and for at most
+    ``limit`` seconds if a process cannot be killed.
     """
     killed: set[Identity] = set()
     until, empty = time.monotonic() + limit, 0
@@ -175,7 +176,7 @@ def kill_found(
 
 
 def kill_cgroup(path: str) -> None:
-    """Kill all processes in a cgroup and in the cgroups below it. Do nothing if it is gone."""
+    """Kill all processes in a cgroup and those nested in it. Do nothing if it is gone."""
     try:
         with open(f"{path}/cgroup.kill", "w") as kill:  # noqa: PTH123  # pathlib costs the guard a megabyte
             kill.write("1")
@@ -184,9 +185,9 @@ def kill_cgroup(path: str) -> None:
 
 
 def remove_cgroup(path: str) -> bool:
-    """Remove a cgroup and the cgroups below it. Return False if a process is still inside."""
+    """Remove a cgroup and those nested in it. Return False if a process is still inside."""
     try:
-        # Usually, there are no cgroups below.
+        # Usually, there are no nested cgroups.
         os.rmdir(path)  # noqa: PTH106  # pathlib costs the guard a megabyte
     except FileNotFoundError:
         return True
@@ -209,7 +210,7 @@ def _remove_below(path: str) -> bool:
 
 
 def kill_group(pgid: int) -> None:
-    """Kill all members of a group. The caller must be certain of the group's id."""
+    """Kill all members of a group. The caller must be certain that the id has not been reused."""
     try:  # noqa: SIM105  # contextlib costs the guard memory
         os.killpg(pgid, signal.SIGKILL)
     except OSError:
@@ -217,7 +218,7 @@ def kill_group(pgid: int) -> None:
 
 
 def _kill_all(found: list[Identity]) -> set[Identity]:
-    """Kill the processes, and wait up to a second until they have ended."""
+    """Kill the processes, and wait up to a second for them to exit."""
     killed: dict[Identity, int] = {}
     try:
         # Remove duplicates, because a process may be found both by ancestry and by cookie.
@@ -251,7 +252,7 @@ def _kill(pid: int, start_time: int) -> int | None:
 
 
 def _wait_gone(fds: set[int]) -> None:
-    """Wait up to a second until the processes behind the pidfds ``fds`` have ended."""
+    """Wait up to a second for the processes behind the pidfds ``fds`` to exit."""
     poll = select.poll()
     for fd in fds:
         poll.register(fd, select.POLLIN)
@@ -263,7 +264,7 @@ def _wait_gone(fds: set[int]) -> None:
 
 
 def _cookies(environ: bytes) -> list[bytes]:
-    # Avoid the split, because most environments contain no cookie.
+    # Most environments contain no cookie, so avoid splitting them.
     if _ENTRY not in environ:
         return []
     values = [entry[len(_ENTRY) :] for entry in environ.split(b"\0") if entry.startswith(_ENTRY)]
@@ -271,7 +272,7 @@ def _cookies(environ: bytes) -> list[bytes]:
 
 
 def _kernel_threads() -> list[int]:
-    """Return the kernel threads, the children of the first one. They are half of the processes on many machines."""
+    """Return the kernel threads, which are children of the first. On many machines, they are half of all processes."""
     first = read_process(2)
     return (_children(2) or []) if first is not None and first.flags & _OF_KERNEL else []
 
@@ -299,7 +300,7 @@ def _pids() -> list[int]:
 
 
 def _read(path: str) -> bytes | None:
-    """Return the content of a file in /proc, or None if it is gone or unreadable."""
+    """Return the contents of a file in /proc, or None if it is gone or unreadable."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError:

@@ -1,9 +1,9 @@
 """A pool of worker processes that serve calls.
 
-Workers keep loaded data between calls. A call can be cancelled, can stream its results, and can be killed. A process
-that dies fails only its own calls. `Pool` is a worker, and so is each of its processes.
+Workers keep loaded data between calls. A call can stream its results, and can be cancelled or killed. If a process
+dies, only its own calls fail. A `Pool` is a worker, and so is each of its processes.
 
-The path of a call:
+This is what happens during a call:
 
 1. `Pool.call` creates a `CallSpec`, and `CallDispatcher.call` turns it into a `PendingCall`.
 2. `PendingCall.begin` gets a worker with a free slot from `Scheduler.take`, or waits in the queue of the `Scheduler`.

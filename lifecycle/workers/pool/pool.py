@@ -1,7 +1,7 @@
 """`Pool`, the public interface of a pool.
 
-`calls` runs the calls, `scheduler` assigns them to workers, and `manager` starts and stops the workers. The code that
-runs in a worker process is in `child`.
+The `calls` module runs calls, `scheduler` assigns them to workers, and `manager` starts and stops the workers. The code
+that runs inside worker processes is in `child`.
 """
 
 from __future__ import annotations
@@ -44,47 +44,50 @@ _INTENSITY = Intensity(5, 30.0)
 
 
 class Pool(BaseWorker):
-    """Worker processes that serve calls and keep data in memory between calls.
+    """A pool of worker processes that serve calls, and keep data in memory between them.
 
-    Each worker imports ``target`` once. If that is a class, the worker also creates an instance, with ``init`` as its
-    arguments. A call goes to a free worker, or waits for one. While calls wait, the pool starts more workers, up to its
-    maximum size. A running call can be cancelled. A worker that does not stop the call in time is killed and replaced.
-    A worker that dies fails only its own calls.
+    Each worker imports ``target`` once. If the target is a class, the worker also creates an instance, with ``init`` as
+    its arguments. A call goes to a free worker, or waits for one. While calls are waiting, the pool starts more
+    workers, up to its maximum size. A running call can be cancelled. If the call does not stop in time, its worker is
+    killed and replaced. If a worker dies, only its own calls fail.
 
-    A pool is a worker: ``async with pool`` starts the minimum number of workers and stops all workers on exit. A
-    `Supervisor` may own the pool. A stop rejects new calls, and gives running calls ``process.stop_timeout`` seconds to
-    finish. While the pool is suspended, running calls finish and new ones wait.
+    The pool itself is a worker: ``async with pool`` starts the minimum number of workers, and stops all workers on
+    exit. A pool can also be a child of a `Supervisor`. A pool that is being stopped rejects new calls, and gives
+    running calls ``process.stop_timeout`` seconds to finish. While the pool is suspended, running calls finish and new
+    ones wait.
 
     Args:
-        name: Name in messages and states. Workers are named after the pool.
+        name: The pool's name, used in messages and states. Workers are named after the pool.
         target: ``"module:function"``, ``"module:Class"``, or the command of a program that speaks the protocol, as a
             list.
-        size: Minimum and maximum number of workers.
-        init: Arguments for the class, or the first message to the program.
-        queue: Maximum number of calls that wait for a worker. Further calls raise `PoolBusy`.
-        deadline: Default time per call in seconds, from when the call is awaited until its result arrives.
-        concurrency: Maximum number of simultaneous calls per worker. Above 1, plain functions run in threads, and
-            async functions run in one loop.
+        size: The minimum and maximum number of workers.
+        init: The arguments for the class, or the first message to send to the program.
+        queue: The maximum number of calls that may wait for a worker. Any further calls raise `PoolBusy`.
+        deadline: The default deadline for calls: the number of seconds from when a call is awaited until its result
+            must arrive.
+        concurrency: The maximum number of simultaneous calls per worker. If this is more than 1, plain functions run in
+            threads, and async functions share one event loop.
         codec: Serialization format. ``"pickle"`` (default for a module) supports every value that Python can pickle,
             and trusts the workers, which run your code. ``"msgpack"`` (default for a command) and ``"json"`` support
             numbers, text, lists and dicts (msgpack also bytes). They reject values that they would alter, such as
             tuples.
-        recycle: When to replace workers because of age, calls or memory.
-        sessions: How calls in a session find the worker that has its state.
-        heartbeat: How unhealthy workers are detected.
-        process: How worker processes are started and ended.
-        intensity: Maximum number of lost workers within a period. If more are lost, the pool ends as FAILED.
+        recycle: When to replace workers because of their age, number of calls or memory use.
+        sessions: How calls in a session find the worker that has the session's state.
+        heartbeat: How to detect unhealthy workers.
+        process: How to start and stop worker processes.
+        intensity: The maximum number of workers that may be lost within a period. If more are lost, the pool ends as
+            FAILED.
 
     Raises:
-        ValueError, TypeError: if a setting is invalid. In this case, nothing was started.
+        ValueError, TypeError: if a setting is invalid.
         ModuleNotFoundError: if the codec is not installed.
     """
 
     kind: ClassVar[str] = "pool"
-    # All killed workers get the same second to exit.
+    # All killed workers share the same second to exit.
     _last_wait: ClassVar[float] = 5.0
 
-    def __init__(  # noqa: PLR0913  # part of the public API; each has a default
+    def __init__(  # noqa: PLR0913  # public API; each option has a default
         self,
         name: str,
         target: str | Sequence[str | os.PathLike[str]],
@@ -118,7 +121,7 @@ class Pool(BaseWorker):
             intensity=intensity,
         )
         self.stop_timeout: float = process.stop_timeout
-        # None before the start.
+        # None until the pool is started.
         self._dispatcher: CallDispatcher | None = None
 
     def __del__(self) -> None:
@@ -141,27 +144,28 @@ class Pool(BaseWorker):
     ) -> Any:
         """Call ``function`` in a worker, and return its result.
 
-        If the caller is cancelled, the call in the worker is cancelled too. The call then has ``process.grace`` seconds
-        to stop. If it does not stop, the worker is killed. The caller waits until then.
+        If the caller is cancelled, the call in the worker is also cancelled. It then has ``process.grace`` seconds to
+        stop before the worker is killed. The caller does not return until one of these has happened.
 
         Args:
-            function: Name of a method of the target, or of the target function. To call any other function, use
-                ``"module:function"`` or the function itself.
-            args: Positional arguments.
-            session: Name of a session. The call goes to the worker that has the session; see `Sessions`.
-            deadline: Seconds from the call to its result. With `math.inf`, only a cancellation ends a call that hangs.
-            idempotent: Whether the call may run twice. If True, the call is repeated once if its worker is lost.
-            kwargs: Keyword arguments.
+            function: The name of one of the target's methods, or of the target function. To call any other function,
+                pass ``"module:function"`` or the function itself.
+            args: The positional arguments.
+            session: The name of a session. The call goes to the worker that has the session; see `Sessions`.
+            deadline: Seconds to wait for the result. With `math.inf`, a call that hangs can only be ended by cancelling
+                it.
+            idempotent: Whether the call is safe to run twice. If True, it is repeated once if its worker is lost.
+            kwargs: The keyword arguments.
 
         Raises:
             RemoteError: if the function raised an exception.
-            WorkerLost: if the worker ended during the call.
-            TimeoutError: if the deadline passed. The message states where the call was at that time.
-            PoolBusy: if too many calls wait.
+            WorkerLost: if the worker died during the call.
+            TimeoutError: if the deadline passed. The message includes where the call was at that time.
+            PoolBusy: if too many calls are waiting.
             SessionLost: if the session's worker has ended or, with ``Sessions(mode="fail")``, is busy.
             PoolClosed: if the pool is not running.
-            PoolFailed: if the pool has failed. Its cause is the reason.
-            TypeError, ValueError: if the arguments cannot be sent. In this case, nothing was sent.
+            PoolFailed: if the pool has failed. See ``__cause__`` for the reason.
+            TypeError, ValueError: if the arguments cannot be sent, in which case nothing has been sent.
         """
         spec = CallSpec(self._settings, function, args, kwargs, session=session, deadline=deadline)
         return await self._running().call(spec, idempotent=idempotent)
@@ -177,17 +181,17 @@ class Pool(BaseWorker):
     ) -> Stream:
         """Call the generator ``function`` in a worker, and return an async iterator over its values.
 
-        Arguments are those of `call`. The iterator raises the errors of `call`.
+        The arguments are the same as for `call`, and the iterator raises the same errors.
         """
         spec = CallSpec(self._settings, function, args, kwargs, session=session, deadline=deadline)
         return Stream(self._running(), spec)
 
     def lease(self, session: str | None = None, *, deadline: Duration | None = None) -> Lease:
-        """Return a worker for several calls: ``async with pool.lease() as worker``, then ``await worker.call(…)``.
+        """Reserve a worker for several calls: ``async with pool.lease() as worker``, then ``await worker.call(…)``.
 
         Args:
-            session: Name of a session. The worker that has the session is leased.
-            deadline: Maximum number of seconds to wait for the worker. Each call has a separate deadline.
+            session: The name of a session. The worker that has the session is leased.
+            deadline: How many seconds to wait for the worker. Each call has its own deadline.
         """
         spec = CallSpec(self._settings, "lease", session=session, deadline=deadline)
         return Lease(self._running(), spec)
@@ -202,13 +206,13 @@ class Pool(BaseWorker):
     ) -> AsyncGenerator[Any, None]:
         """Call ``function`` with each of ``rows``, and return an async iterator over the results.
 
-        Rows are read as workers become free. These calls may wait even if the queue is full. The first error ends the
-        iterator and is raised. If you may stop iterating early, use `contextlib.aclosing`.
+        Rows are read as workers become free. These calls can wait even if the queue is full. The iterator raises the
+        first error and stops. If you might stop iterating early, use `contextlib.aclosing`.
 
         Args:
-            function: As for `call`.
-            rows: The arguments, one per call.
-            ordered: Whether to return results in the order of the rows. If False, they are returned as they arrive.
+            function: The function to call, specified as for `call`.
+            rows: The arguments, with one row per call.
+            ordered: Whether to yield results in the order of the rows. If False, they are yielded as they arrive.
             deadline: Seconds per call.
         """
         limit = in_seconds_or_none("deadline", deadline)
@@ -222,31 +226,31 @@ class Pool(BaseWorker):
         return tuple(worker for worker in workers if worker.phase.alive)
 
     def stats(self) -> PoolStats:
-        """Return the current statistics: size, load and times."""
+        """Return statistics about the pool's current size, load and latency."""
         return self._running().stats()
 
     async def refresh(self) -> None:
-        """Replace all workers, each when its successor is ready. Return when the last replaced worker has ended.
+        """Replace each worker once its successor is ready. Return once the last replaced worker has ended.
 
-        The replacement does not cause any call to fail.
+        No calls fail because of this.
 
         Raises:
-            PoolClosed, PoolFailed: if the pool ends before that.
+            PoolClosed, PoolFailed: if the pool ends in the meantime.
         """
         await self._running().manager.refresh()
 
     async def resize(self, low: int, high: int) -> None:
-        """Change the number of workers, and return when the minimum number is ready.
+        """Change the number of workers, and return once the minimum number is ready.
 
-        Surplus workers finish their calls before they end.
+        Surplus workers finish their calls before they are stopped.
 
         Args:
-            low: Minimum number of workers.
-            high: Maximum number of workers.
+            low: The minimum number of workers.
+            high: The maximum number of workers.
 
         Raises:
             TypeError, ValueError: if a number is invalid.
-            PoolClosed, PoolFailed: if the pool ends before that.
+            PoolClosed, PoolFailed: if the pool ends in the meantime.
         """
         await self._running().manager.resize(*check_size(self.name, low, high))
 
@@ -270,7 +274,7 @@ class Pool(BaseWorker):
             self._running().scheduler.resume()
 
     async def probe(self) -> ProbeResult:
-        """Return the health of the pool. A running pool is healthy unless all its workers are unhealthy."""
+        """Return the pool's health. A running pool is healthy unless all of its workers are unhealthy."""
         if self.status not in AT_WORK:
             return ProbeResult(healthy=False, message=f"is {self.status}")
         now = self.stats()

@@ -1,4 +1,4 @@
-"""The records of a pool: requested calls, statistics, worker phases, and changes between phases."""
+"""A pool's records: requested calls, statistics, worker phases, and changes between phases."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class CallSpec:
     """A requested call with its deadline, which starts when this record is created.
 
     Args:
-        settings: The settings of the pool.
+        settings: The pool's settings.
         function: The function, or its name.
         args: The positional arguments.
         kwargs: The keyword arguments.
         session: The session. The call goes to the worker that has it.
-        deadline: Seconds from now to the result. By default, the deadline of the pool.
-        patient: Whether the call may wait even if the queue is full.
+        deadline: Seconds to wait for the result, starting now. The default is the pool's deadline.
+        patient: Whether the call can wait even if the queue is full.
 
     Raises:
         TypeError, ValueError: if no worker could run the call.
@@ -58,15 +58,15 @@ class CallSpec:
         self.session: str | None = session
         self.deadline: float = settings.deadline if deadline is None else in_seconds("deadline", deadline)
         self.patient: bool = patient
-        #: The arguments in the form in which they are sent, as set by `CallDispatcher.prepare` or `encode`. If None,
-        #: the connection encodes the arguments when it sends the call.
+        #: The arguments as they are sent, set by `CallDispatcher.prepare` or `encode`. If None, the connection encodes
+        #: the arguments when it sends the call.
         self.payload: tuple[Any, Any] | None = None
         self.start_clock()
 
     def start_clock(self) -> None:
-        """Start the time that counts towards the deadline."""
+        """Start counting down to the deadline."""
         self.began: float = asyncio.get_running_loop().time()
-        #: The deadline on the loop's clock.
+        #: The deadline in loop time.
         self.until: float = self.began + self.deadline
 
     def unsendable(self, error: Exception) -> Exception:
@@ -75,13 +75,13 @@ class CallSpec:
         return kind(f"{self.function!r} was not called, because its arguments cannot be sent: {error}")
 
     def timed_out(self, where: str) -> TimeoutError:
-        """Return the error for a missed deadline. ``where`` describes where the call was at that time."""
+        """Return the error for a missed deadline. ``where`` describes how far the call had got by then."""
         session = "" if self.session is None else f" of session {self.session!r}"
         return TimeoutError(f"{self.function!r}{session} did not finish within {self.deadline:g} s: it was {where}")
 
 
 class Health(StrEnum):
-    """The health of a pool worker, as far as it is known."""
+    """A pool worker's health, as far as it is known."""
 
     UNKNOWN = "unknown"
     HEALTHY = "healthy"
@@ -89,7 +89,7 @@ class Health(StrEnum):
 
 
 class Phase(StrEnum):
-    """The phase of a pool worker."""
+    """A pool worker's phase."""
 
     INITIALIZING = "initializing"
     READY = "ready"
@@ -104,8 +104,8 @@ class Phase(StrEnum):
         return self is not Phase.TERMINATING and self is not Phase.TERMINATED
 
 
-#: The reason for a change of a worker's phase. The reference guarantees these names. No worker currently uses
-#: "cancel_unconfirmed" and "client_lost".
+#: Why a worker's phase has changed. These names are part of the documented API. "cancel_unconfirmed" and "client_lost"
+#: are currently unused.
 Reason: TypeAlias = Literal[
     "cancel_unconfirmed",
     "cancelled",
@@ -131,14 +131,14 @@ Reason: TypeAlias = Literal[
 ]
 
 
-# The possible reasons for the end of a worker in each phase.
+# The possible reasons for a worker to end, for each phase.
 _END_REASONS: Final[Mapping[Phase, frozenset[Reason]]] = {
     Phase.INITIALIZING: frozenset({"shutdown", "cancelled"}),
     Phase.READY: frozenset({"shutdown", "recycle", "idle_timeout", "health_limit", "replaced"}),
     Phase.BUSY: frozenset({"timeout", "cancelled", "error", "recycle", "shutdown", "health_limit", "client_lost"}),
     Phase.DEGRADED: frozenset({"health_limit", "shutdown", "recycle"}),
 }
-# Replacements for reasons that are not possible in a phase.
+# Which reason to use instead of one that is not possible in a phase.
 _INSTEAD: Final[Mapping[Reason, Reason]] = {
     "error": "health_limit",
     "timeout": "health_limit",
@@ -154,16 +154,16 @@ class PhaseChange:
     source: Phase
     target: Phase
     reason: Reason
-    #: Seconds in ``source``.
+    #: How many seconds the worker spent in ``source``.
     duration: float
-    #: The time of the change, in seconds since the epoch.
+    #: When the phase changed, in seconds since the epoch.
     at: float
     #: Details of this change, such as the session.
     meta: Mapping[str, object]
 
 
 def phase_of(status: Status, *, leased: bool, healthy: bool) -> Phase:
-    """Return the phase of a worker. ``healthy`` is False only if the worker is known to be unhealthy."""
+    """Return a worker's phase. ``healthy`` is only False if the worker is known to be unhealthy."""
     if status is Status.RUNNING:
         return Phase.BUSY if leased else Phase.READY if healthy else Phase.DEGRADED
     if status is Status.SUSPENDED:
@@ -174,7 +174,7 @@ def phase_of(status: Status, *, leased: bool, healthy: bool) -> Phase:
 
 
 def end_reason(wanted: Reason, phase: Phase) -> Reason:
-    """Return ``wanted`` if a worker in ``phase`` can end for this reason, and otherwise the closest possible reason."""
+    """Return ``wanted`` if a worker in ``phase`` can end for this reason; otherwise, return the closest match."""
     while wanted not in _END_REASONS[phase]:
         wanted = _INSTEAD.get(wanted, "shutdown")
     return wanted
@@ -184,31 +184,31 @@ def end_reason(wanted: Reason, phase: Phase) -> Reason:
 class PoolStats:
     """Statistics of a pool."""
 
-    #: Running and starting workers: idle + busy + degraded + starting.
+    #: The number of running and starting workers: idle + busy + degraded + starting.
     size: int
-    #: Ready workers without a call.
+    #: The number of workers that are ready but have no calls.
     idle: int
-    #: Workers with a call.
+    #: The number of workers with at least one call.
     busy: int
-    #: Unhealthy workers. They get no calls until they recover.
+    #: The number of unhealthy workers, which get no calls until they recover.
     degraded: int
-    #: Workers that are not ready yet, including those whose start is queued.
+    #: The number of workers that are not ready yet, including those waiting to be started.
     starting: int
-    #: Workers that are ending or finishing their last call.
+    #: The number of workers that are stopping or finishing their last calls.
     stopping: int
-    #: Calls that are waiting for a worker.
+    #: The number of calls waiting for a worker.
     queued: int
-    #: The fraction of slots that are occupied, relative to the maximum size of the pool.
+    #: The fraction of slots that are occupied, if the pool were at its maximum size.
     saturation: float
-    #: Calls that have ended, with any outcome.
+    #: The number of calls that have finished, whatever their outcome.
     calls: int
-    #: Workers that have replaced a lost one.
+    #: How many lost workers have been replaced.
     restarts: int
-    #: Median waiting time of the last 1,000 calls in seconds.
+    #: The median waiting time of the last 1,000 calls, in seconds.
     wait_p50: float
-    #: 95th percentile of the waiting times of the last 1,000 calls in seconds.
+    #: The 95th percentile of the last 1,000 calls' waiting times, in seconds.
     wait_p95: float
-    #: Median running time of the last 1,000 calls in seconds.
+    #: The median running time of the last 1,000 calls, in seconds.
     run_p50: float
-    #: 95th percentile of the running times of the last 1,000 calls in seconds.
+    #: The 95th percentile of the last 1,000 calls' running times, in seconds.
     run_p95: float

@@ -1,4 +1,4 @@
-"""The settings of a pool: the public records and the target of the workers. They are checked when they are created."""
+"""A pool's settings: the public records, and the workers' target. Settings are checked when they are created."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
     "function_name",
 ]
 
-#: How a call is handled if its session's worker is busy or has ended.
+#: How to handle a call if its session's worker is busy or has ended.
 SessionMode: TypeAlias = Literal["hint", "strict", "fail"]
 
 _THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -50,16 +50,17 @@ _PROGRAM: Final = os.path.join(os.path.dirname(__file__), "child", "main.py")  #
 
 @dataclass(frozen=True, slots=True)
 class Recycle:
-    """When a worker is replaced because of its age or use. The replacement does not cause any call to fail.
+    """When to replace a worker because of its age or use. No calls fail because of this.
 
-    Each worker gets individual limits, up to a tenth below ``calls``, ``age`` and ``rss``, so that workers of the same
-    age are not replaced together. Small values of ``calls`` are not reduced.
+    To keep workers of the same age from being replaced at the same time, each worker's limits are randomly reduced by
+    up to a tenth of ``calls``, ``age`` and ``rss``. Small values of ``calls`` are not reduced.
 
     Args:
-        calls: Maximum number of calls.
-        age: Maximum age in seconds.
-        rss: Maximum resident memory in bytes.
-        idle: Seconds without a call after which a worker above the minimum size ends. None disables this.
+        calls: The maximum number of calls.
+        age: The maximum age in seconds.
+        rss: The maximum resident memory in bytes.
+        idle: If there are more workers than the minimum, stop one after this many seconds without a call. None disables
+            this.
 
     Raises:
         ValueError, TypeError: if a number is invalid. The message names it.
@@ -85,8 +86,8 @@ class Sessions:
             wait for that worker, without delaying other calls. ``"fail"``: calls raise `SessionLost` if it is busy. If
             the worker has ended, the next call in the session raises `SessionLost` (except with ``"hint"``), and the
             one after that starts the session again on a different worker.
-        ttl: Seconds without a call after which a session is forgotten.
-        limit: Maximum number of sessions. Above it, the least recently used sessions are forgotten.
+        ttl: How many seconds after its last call a session is forgotten.
+        limit: The maximum number of sessions. When it is exceeded, the least recently used sessions are forgotten.
 
     Raises:
         ValueError, TypeError: if a setting is invalid. The message names it.
@@ -109,11 +110,11 @@ class Heartbeat:
     """How a pool detects unhealthy workers.
 
     Args:
-        every: Seconds between two health checks, varied at random by up to a tenth.
-        timeout: Seconds that a worker has to respond.
-        misses: Number of consecutive failed checks after which a worker is killed. After the first failed check, the
-            worker gets no calls until it responds. During a call, a missing response does not count until the call's
-            deadline has passed, because the call may block the interpreter.
+        every: Seconds between health checks, varied randomly by up to a tenth.
+        timeout: How many seconds a worker has to respond.
+        misses: How many checks must fail in a row before a worker is killed. After the first failed check, the worker
+            gets no calls until it responds. During a call, missing responses are ignored until the call's deadline has
+            passed, because the call may be blocking the interpreter.
 
     Raises:
         ValueError, TypeError: if a number is invalid. The message names it.
@@ -130,20 +131,20 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """How a worker process is started and ended.
+    """How to start and stop worker processes.
 
     Args:
         env: Environment variables in addition to those of this process, which are inherited, including secrets. None
             removes an inherited variable. The mapping is copied.
-        cwd: Working directory. By default, that of this process.
-        contain: Containment of the processes; see `ProcessWorker`.
-        grace: Seconds that a call has to stop after it is cancelled or its deadline has passed. After that, the worker
+        cwd: The working directory. The default is this process's working directory.
+        contain: The containment level; see `ProcessWorker`.
+        grace: How many seconds a call has to stop after it is cancelled or its deadline passes. After that, the worker
             is killed.
-        stop_timeout: Seconds that a worker has to exit after a stop.
-        start_timeout: Seconds that a worker has to import and construct its target. A worker that takes longer is
-            killed. If no worker was ready before, the pool fails to start. Otherwise, the pool starts a new worker.
-        threads: Number of threads for numeric libraries (OMP, MKL, OpenBLAS, numexpr) in each worker, unless ``env``
-            sets them. By default, the libraries decide.
+        stop_timeout: Seconds to wait after a stop request before killing a worker.
+        start_timeout: How many seconds a worker has to import and construct its target. A worker that takes longer is
+            killed. If no worker has been ready yet, the pool fails to start. Otherwise, the pool starts a new worker.
+        threads: How many threads numeric libraries (OMP, MKL, OpenBLAS, numexpr) may use in each worker, unless ``env``
+            sets this. By default, the libraries decide.
 
     Raises:
         ValueError, TypeError: if a setting is invalid. The message names it.
@@ -181,12 +182,13 @@ def _check_count(record: object, name: str, *, optional: bool = False, least: in
         raise ValueError(f"{setting} must be {least} or more, got {value!r}")
 
 
-# -- all settings of a pool ------------------------------------------------------------------------------------------
+# -- all of a pool's settings
+# ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """The checked arguments of a pool.
+    """A pool's arguments after they have been checked.
 
     Raises:
         TypeError, ValueError: if a setting is invalid. The message names it.
@@ -213,7 +215,7 @@ class PoolSettings:
         for what, kind in _RECORDS.items():
             if not isinstance(given := getattr(self, what), kind):
                 raise TypeError(f"{what} of {self.name!r} must be of type {kind.__name__}, got {given!r}")
-        # Reject arguments that cannot be sent before any worker is started.
+        # Reject arguments that cannot be sent now, before any worker is started.
         try:
             setup_frame(self.codec, self.setup())
         except (TypeError, ValueError) as error:
@@ -224,7 +226,7 @@ class PoolSettings:
     def read(
         cls, name: str, target: Any, *, codec_name: str | None, size: Any, init: Any, **settings: Any
     ) -> PoolSettings:
-        """Return the settings for the arguments of `Pool`."""
+        """Return the settings for the arguments passed to `Pool`."""
         if isinstance(init, str) or not isinstance(init, Iterable):
             raise TypeError(f"init of {name!r} must be a tuple of arguments, got {init!r}")
         pair = cast("Sequence[Any]", size)
@@ -250,7 +252,7 @@ class PoolSettings:
     def setup(self) -> dict[str, Any]:
         """Return the setup message, which is the response to a worker's greeting.
 
-        The message contains the current ``sys.path`` of this process, in which the worker searches for modules.
+        The message contains this process's current ``sys.path``, where the worker looks for modules.
         """
         return {
             "target": self.target.name,
@@ -260,7 +262,7 @@ class PoolSettings:
         }
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables that workers receive in addition to the inherited ones."""
+        """Return the environment variables that workers get in addition to the inherited ones."""
         process = self.process
         limits = {} if process.threads is None else dict.fromkeys(_THREADS, str(process.threads))
         given = limits | dict(process.env or {})
@@ -309,10 +311,10 @@ class Target:
 
     @classmethod
     def read(cls, name: str, target: str | Sequence[str | os.PathLike[str]]) -> Target:
-        """Return the target of the pool ``name``.
+        """Return the target for the pool ``name``.
 
         Raises:
-            TypeError, ValueError: if workers cannot find the target. The message contains the reason and the remedy.
+            TypeError, ValueError: if workers cannot find the target. The message includes the reason and how to fix it.
         """
         if callable(target):
             raise TypeError(f"target={target!r} of {name!r} is an object of this process; {_instead(target)}")
@@ -325,10 +327,10 @@ class Target:
 
 
 def function_name(function: str | Callable[..., Any]) -> str:
-    """Return the name by which a worker finds ``function``: ``module:qualname`` for a function of a module.
+    """Return the name that workers use to find ``function``: ``module:qualname`` for a function in a module.
 
     Raises:
-        TypeError, ValueError: if workers cannot find the function. The message contains the reason and the remedy.
+        TypeError, ValueError: if workers cannot find the function. The message includes the reason and how to fix it.
     """
     if isinstance(function, str):
         if ":" in function:
@@ -346,14 +348,14 @@ def function_name(function: str | Callable[..., Any]) -> str:
 
 
 def _instead(target: Any) -> str:
-    """Return advice for an object that was passed as a target."""
+    """Return advice on what to pass instead of an object that was used as a target."""
     if (why := _why_not(target)) is not None:
         return f"a worker finds its target by name, and {why}"
     return f"give its name, {f'{target.__module__}:{target.__qualname__}'!r}, by which each worker imports it"
 
 
 def _why_not(target: Any) -> str | None:
-    """Return the reason why a worker cannot find ``target`` by its name; None if it can."""
+    """Return why a worker cannot find ``target`` by its name, or None if it can."""
     module, qualname = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     if module is None or qualname is None:
         return "this object has no name; give the name of a function or class in a module"
@@ -367,7 +369,7 @@ def _why_not(target: Any) -> str | None:
 
 
 def _why_no_name(module: str, qualname: str) -> str | None:
-    """Return the reason why no other process can find that name; None if other processes may find it."""
+    """Return why no other process can find that name, or None if other processes might."""
     if "<lambda>" in qualname:
         return "a lambda has no name; define a function in a module"
     if "<locals>" in qualname:

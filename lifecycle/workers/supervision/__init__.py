@@ -1,6 +1,6 @@
 """The parts of a supervisor: the decision `loop`, the `child`, `stopping`, and the event streams in `watch`.
 
-A crash takes this path:
+When a child crashes, this is what happens:
 
 1. `BaseWorker._finish` creates the `Exit`, and `SupervisorLoop._worker_changed` posts it as a message.
 2. `SupervisorLoop._worker_ended` handles the message, and `verdict` applies the child's restart policy.

@@ -1,6 +1,6 @@
 """A child of a supervisor, which outlives each of its workers.
 
-A `Child` counts failures, and starts and probes its worker. The supervisor's `loop` makes all decisions.
+A `Child` counts failures, and starts and probes its worker. All decisions are made by the supervisor's `loop`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.probes import Probe
     from lifecycle.workers.specs import Spec
 
-    #: A function that is called with the child, its worker's generation, and the worker's old and new status.
+    #: A function called with the child, its worker's generation, and the worker's old and new status.
     Listener = Callable[["Child", int, Status, Status], None]
 
 __all__ = ["Child", "end_of", "probe_all"]
@@ -42,7 +42,7 @@ _log = logging.getLogger("lifecycle.workers")
 
 
 class Announced(NamedTuple):
-    """The facts about a child that its supervisor announces when they change."""
+    """The facts about a child that its supervisor announces whenever they change."""
 
     status: Status
     health: ProbeResult | None
@@ -50,7 +50,7 @@ class Announced(NamedTuple):
 
     @property
     def in_events(self) -> tuple[Status, bool, bool]:
-        """The facts whose change causes a `StatusEvent`. The messages of probes are excluded."""
+        """The facts that cause a `StatusEvent` when they change. Probe messages are not among them."""
         return self.status, self.health is None or self.health.healthy, self.circuit_open
 
 
@@ -63,46 +63,46 @@ class Child:
         self._resume_id = str(uuid4())
         self._probe = None if spec.probe is None else parse_probe(spec.probe, spec.name)
         self._created_at = time.time()
-        #: Incremented by every start and every stop. Reports with a lower number are outdated and ignored.
+        #: Incremented whenever the child is started or stopped. Reports with a lower number are outdated and ignored.
         self.generation: int = 0
-        #: The current or last worker. None before the first worker, and while a new one is being created.
+        #: The current or most recent worker. None before the first one, and while a new one is being created.
         self.worker: Worker | None = None
-        #: True from the moment the worker has started until its end.
+        #: True once the worker has started, until it has ended.
         self.live: bool = False
         #: True if a worker has ever been running.
         self.has_run: bool = False
-        #: The task of the current start, or None if no start is in progress.
+        #: The task that is starting a worker, or None if no start is in progress.
         self.starting: asyncio.Task[BaseException | None] | None = None
         self._idle_status = Status.CREATED
-        # The time of the last change of the idle status or the health, in seconds since the epoch.
+        # When the idle status or the health last changed, in seconds since the epoch.
         self._changed_at = 0.0
-        #: True while `add` is waiting for the first start of a new child. If this start fails, the child is removed.
+        #: True while `add` is waiting for a new child to start for the first time. If it fails to start, it is removed.
         self.provisional: bool = False
         self._announced = Announced(Status.CREATED, None, circuit_open=False)
-        #: The exit of the last worker.
+        #: How the most recent worker ended.
         self.exit: Exit | None = None
         self._health: ProbeResult | None = None
-        #: True if the circuit breaker is open. The child then stays stopped until a caller restarts it.
+        #: True if the circuit breaker is open, in which case the child stays stopped until a caller restarts it.
         self.circuit_open: bool = False
-        #: The timer of the backoff.
+        #: The backoff timer.
         self.backoff_timer: asyncio.TimerHandle | None = None
         #: The task that probes the worker.
         self.probe_task: asyncio.Task[None] | None = None
-        #: The task that waits for the end of a worker without `on_change`.
+        #: The task that waits until a worker without `on_change` has ended.
         self.wait_task: asyncio.Task[None] | None = None
-        # The futures of callers that are waiting for the outcome of the child's start.
+        # The futures of callers waiting for the child to start or fail to start.
         self._callers: list[asyncio.Future[None]] = []
-        # The last lines of the output of all workers.
+        # The most recent lines of output, across all of the child's workers.
         self._recent: RecentLines | None = None
-        # The number of starts.
+        # How many times the child has been started.
         self._attempt = 0
-        # The number of consecutive failures.
+        # How many times the child has failed in a row.
         self._retry = 0
-        # The time at which the worker began to run, on the loop's clock.
+        # When the worker began to run, in loop time.
         self._running_since: float | None = None
         # How long the worker ran before the last failure, in seconds.
         self._ran = 0.0
-        # The times of the restarts that the circuit breaker counts, newest first.
+        # When the restarts counted by the circuit breaker took place, newest first.
         self._restarts: deque[float] | tuple[()] = ()
 
     def __repr__(self) -> str:
@@ -112,7 +112,7 @@ class Child:
 
     @property
     def status(self) -> Status:
-        """The status of the child, with or without a worker."""
+        """The child's status, whether or not it has a worker."""
         if self.live or self.starting is not None:
             worker = self.worker
             return Status.STARTING if worker is None or worker.status == Status.CREATED else worker.status
@@ -130,7 +130,7 @@ class Child:
 
     @property
     def restarts(self) -> int:
-        """The number of starts after the first one."""
+        """How many times the child has been restarted."""
         return max(0, self._attempt - 1)
 
     @property
@@ -140,16 +140,16 @@ class Child:
 
     @property
     def retries_first_start(self) -> bool:
-        """True if a failed start is retried because the child has never run."""
+        """True if a failed start should be retried because the child has never run."""
         return self.spec.first_start == FirstStart.RETRY and not self.has_run
 
     @property
     def restarts_with_group(self) -> bool:
-        """True if the child is restarted together with a sibling."""
+        """True if the child should be restarted along with a sibling."""
         return self.spec.restart != Restart.NEVER and not self.circuit_open
 
     def state(self) -> WorkerState:
-        """Return the state of the child's worker, with the facts that only a supervisor knows."""
+        """Return the state of the child's worker, including what only a supervisor knows."""
         known: dict[str, Any] = {
             "status": self.status,
             "restarts": self.restarts,
@@ -164,14 +164,14 @@ class Child:
             try:
                 state = self.worker.state()
                 return replace(state, name=name, updated_at=max(state.updated_at, self._changed_at), **known)
-            except Exception as failure:  # noqa: BLE001  # of user code; it does not hide the siblings
+            except Exception as failure:  # noqa: BLE001  # an error in user code must not hide the siblings
                 error = f"state() failed: {reason_of(failure)}"
         at = self._created_at
         updated_at = max(at, self._changed_at)
         return WorkerState(name, self.spec.kind, error=error, created_at=at, updated_at=updated_at, **known)
 
     def announce(self) -> tuple[Announced, Announced]:
-        """Return the facts announced last and the current facts, which count as announced from now on."""
+        """Return the previously announced facts and the current ones, and treat the latter as announced."""
         before, self._announced = self._announced, Announced(self.status, self._health, self.circuit_open)
         return before, self._announced
 
@@ -180,7 +180,7 @@ class Child:
     def begin_start(self, listener: Listener) -> int:
         """Start a new worker in the task `starting`, and return the worker's generation.
 
-        The result of the task is the error that prevented the start, or None.
+        The task's result is the error that prevented the start, or None.
         """
         self.generation += 1
         self._attempt += 1
@@ -193,14 +193,14 @@ class Child:
         try:
             worker = await _make(self.spec)
             if self.generation != generation:
-                # The child was stopped in the meantime, but user code ignored the cancellation.
+                # The child has been stopped in the meantime, but user code swallowed the cancellation.
                 return stopped_early(self.spec.name)
             self.worker = worker
             if isinstance(worker, BaseWorker):
                 worker.on_change(partial(listener, self, generation))
                 worker.supervised = True
             if isinstance(recent := getattr(worker, "recent", None), RecentLines):
-                # A new worker continues the lines of the last one.
+                # A new worker's lines are appended to those of the previous one.
                 self._recent = worker.recent = self._recent or recent  # type: ignore[attr-defined]  # checked above
             if callable(set_env := getattr(worker, "set_env", None)):
                 set_env(RESUME_ID, self._resume_id)
@@ -211,7 +211,7 @@ class Child:
             if was_cancelled():
                 raise
             return error
-        except BaseException as error:  # noqa: BLE001  # judged by the loop, SystemExit too
+        except BaseException as error:  # noqa: BLE001  # the loop decides what to do, even for SystemExit
             return error
         return None
 
@@ -222,16 +222,16 @@ class Child:
 
     def note_ended(self, ended: Exit) -> None:
         """Record that the worker has ended, or that it could not start."""
-        # `_changed_at` stays the same, because the worker records the time of its end.
+        # We leave `_changed_at` alone, because the worker records when it ended.
         self.live, self.exit, self._idle_status = False, ended, ended.status
         if self._running_since is not None:
-            # Compute this now. A restart may have to wait for a resume, and that wait does not count as running time.
+            # Compute this now, because a restart may be delayed by a suspension, which must not count as running time.
             self._ran = asyncio.get_running_loop().time() - self._running_since
             self._running_since = None
         self.cancel_timers()
 
     def cancel_timers(self) -> None:
-        """Cancel the backoff, the probes and the wait for the worker's end."""
+        """Cancel the backoff timer, the probes, and the task waiting for the worker to end."""
         if self.backoff_timer is None and self.probe_task is None and self.wait_task is None:
             # Return early in the usual case, because a supervisor may have thousands of children.
             return
@@ -252,9 +252,9 @@ class Child:
         return circuit.exceeded(self._restarts)
 
     def take_delay(self) -> float:
-        """Count a failure, and return the seconds to wait before the next start.
+        """Count a failure, and return how many seconds to wait before the next start.
 
-        The delay grows with each failure. It is reset when the worker has run for ``reset_after`` seconds.
+        The delay grows with each failure, and is reset once a worker has run for ``reset_after`` seconds.
         """
         if self._ran >= self.spec.backoff.reset_after:
             self._retry = 0
@@ -263,24 +263,24 @@ class Child:
         return self.spec.backoff.delay(self._retry - 1)
 
     def reset_failures(self) -> None:
-        """Close the circuit breaker and forget earlier failures, because a caller starts the child explicitly."""
+        """Close the circuit breaker and forget earlier failures, because a caller is starting the child explicitly."""
         self.circuit_open, self._restarts, self._retry = False, (), 0
 
-    # -- callers that wait for a start ------------------------------------------------------------------------------
+    # -- callers waiting for a start ------------------------------------------------------------------------------
 
     @property
     def has_callers(self) -> bool:
-        """True if a caller is waiting for the outcome of the child's start."""
+        """True if a caller is waiting for the child to start or fail to start."""
         return any(not caller.done() for caller in self._callers)
 
     def add_caller(self) -> asyncio.Future[None]:
-        """Return a future for the outcome of the child's start."""
+        """Return a future that completes once the child has started or failed to start."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._callers.append(future)
         return future
 
     def answer_callers(self, error: BaseException | None = None) -> None:
-        """Report the outcome of the start to the callers. A child that has started is no longer provisional."""
+        """Tell the callers how the start went. A child that has started is no longer provisional."""
         self.provisional &= error is not None
         callers, self._callers = self._callers, []
         for future in callers:
@@ -294,7 +294,7 @@ class Child:
     # -- health -----------------------------------------------------------------------------------------------------
 
     async def probe(self) -> ProbeResult:
-        """Probe the worker, and store the result. An error, a timeout, or a missing worker counts as a failed probe."""
+        """Probe the worker, and store the result. The probe fails if it raises, times out, or there is no worker."""
         worker, status = self.worker, self.status
         if worker is None or status not in AT_WORK:
             return ProbeResult(healthy=False, message=f"is {status}")
@@ -307,7 +307,7 @@ class Child:
         return result
 
     async def keep_probing(self, interval: float, report: Callable[[int, ProbeResult], None]) -> None:
-        """Probe the worker every ``interval`` seconds. Pass the number of consecutive failures to ``report``."""
+        """Probe the worker every ``interval`` seconds. Report each result with the number of failures in a row."""
         bad = 0
         while True:
             # The random variation keeps children that started together from being probed at the same time.
@@ -320,8 +320,8 @@ class Child:
 
 
 async def probe_all(children: Iterable[Child]) -> ProbeResult:
-    """Probe all children concurrently. The result is healthy if all that should be running are running and healthy."""
-    # Children that have finished or that a caller has stopped do not count as unhealthy.
+    """Probe all children concurrently. The result is healthy if all children that should be running are healthy."""
+    # Children that have finished, or that a caller has stopped, are not unhealthy, so ignore them.
     probed = [child for child in children if child.status not in (Status.FINISHED, Status.STOPPED)]
     answers = zip(probed, await asyncio.gather(*(child.probe() for child in probed)), strict=True)
     ill = [f"{child.spec.name}: {answer.message or 'unhealthy'}" for child, answer in answers if not answer.healthy]
@@ -344,9 +344,9 @@ async def _answer(worker: Any, extra: Probe | None, timeout: float) -> ProbeResu
     except asyncio.CancelledError:
         if was_cancelled():
             raise
-        # The probe awaited a task that other code cancelled.
+        # The probe was awaiting a task that other code cancelled.
         return ProbeResult(healthy=False, message="cancelled")
-    except Exception as error:  # noqa: BLE001  # it is the answer
+    except Exception as error:  # noqa: BLE001  # the error is the result of the probe
         return ProbeResult(healthy=False, message=error_text(error))
     if isinstance(answer, ProbeResult):
         return answer
@@ -373,11 +373,11 @@ async def _make(spec: Spec) -> Worker:
 
 
 async def end_of(worker: Worker) -> Exit:
-    """Wait for the end of ``worker``. If its `wait` raises an error, log it and treat it as the worker's failure."""
+    """Wait until ``worker`` has ended. If its `wait` raises, log the error and treat the worker as failed."""
     try:
         return await worker.wait()
     except BaseException as error:  # the loop handles every error, even SystemExit
         if isinstance(error, asyncio.CancelledError) and was_cancelled():
             raise
-        _log.exception("%r cannot report its end, which counts as its failure", worker)
+        _log.exception("%r cannot report when it ends, so it is treated as failed", worker)
         return failed(error)

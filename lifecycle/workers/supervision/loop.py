@@ -1,9 +1,9 @@
-"""The single task that makes all decisions about the children of a supervisor.
+"""The single task that makes all decisions about a supervisor's children.
 
 Every event is a message in the task's mailbox: a child ended, a start finished, a backoff expired, or a caller
-requested an operation. Messages are handled one after the other. A report from a worker carries the child's generation,
-and is ignored if the worker has been replaced since. The loop never waits for a start, so a start that hangs does not
-block other children. It does wait for stops, because their duration is limited.
+requested an operation. Messages are handled one at a time. A report from a worker carries the child's generation, and
+is ignored if the worker has been replaced in the meantime. The loop never waits for a child to start, because a start
+that hangs would block the other children. It does wait for children to stop, because that takes a limited time.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.model import Exit, ProbeResult
 
     Message: TypeAlias = Callable[[], Awaitable[None]]
-    #: A function that is called with the future of its caller. If that is done, the caller is no longer waiting.
+    #: A function called with its caller's future. Once that future is done, the caller is no longer waiting.
     Operation: TypeAlias = Callable[[asyncio.Future[Any]], Awaitable[Any]]
 
 __all__ = ["SupervisorLoop"]
@@ -93,24 +93,25 @@ class SupervisorLoop:
         self._mailbox = Mailbox()
         self._stopper = Stopper(stop_order, self.note, self._end_with)
         self._queue = StartQueue(self._mailbox)
-        # Keeps the guard process running, so that restarts need not wait for a new one.
+        # Keeps the guard process running, so that restarts don't have to wait for a new one.
         self._guard = GuardRef()
-        # True while the supervisor is suspended. No child is started during that time.
+        # True while the supervisor is suspended, during which no child is started.
         self._suspended = False
-        # Messages that are delayed until the resume, each with the child that it starts and the child's generation.
+        # Messages delayed until the supervisor is resumed, each with the child that it starts and the child's
+        # generation.
         self._held: deque[tuple[Child, int, Message]] = deque()
-        # Set when the supervisor must stop. Long operations then give up.
+        # Set when the supervisor must stop, which makes long operations give up.
         self._halted = asyncio.Event()
-        # True if the supervisor is ending for any reason.
+        # True once the supervisor is shutting down, for whatever reason.
         self._ending = False
-        # The error with which the supervisor ends.
+        # How the supervisor ends, including its error, if any.
         self._end = End()
         self._started: asyncio.Future[WorkerFailed | None] | None = None
 
     # -- from the start to the end ----------------------------------------------------------------------------------
 
     def begin(self) -> asyncio.Task[End]:
-        """Start the children in order. The returned task ends with the supervisor."""
+        """Start the children in order. The returned task finishes when the supervisor ends."""
         self._started = asyncio.get_running_loop().create_future()
         return asyncio.create_task(self._run(self._started), name=f"supervisor {self.name}")
 
@@ -135,11 +136,11 @@ class SupervisorLoop:
 
     @property
     def error(self) -> BaseException | None:
-        """The error with which the supervisor ends or has ended."""
+        """The error that made the supervisor end, or is making it end."""
         return self._end.error
 
     async def _run(self, started: asyncio.Future[WorkerFailed | None]) -> End:
-        # Do not start a child that was stopped before the supervisor started.
+        # Don't start children that were stopped before the supervisor was started.
         self._queue.fill([child for child in self.children.values() if child.idle_status is Status.CREATED])
         try:
             while not self._ending:
@@ -159,14 +160,14 @@ class SupervisorLoop:
         self._ending = True
 
     def _end_with(self, error: BaseException | None) -> None:
-        """End with ``error``, or without an error if ``error`` is None. Only the first call has an effect."""
+        """End the supervisor, with ``error`` unless it is None. Only the first call has an effect."""
         if not self._ending:
             self._ending, self._end = True, End(error=error)
             if error is not None:
                 self._on_failure()
 
     def _advance(self) -> None:
-        """Start the next child in the queue. When the queue is first empty, the supervisor has started."""
+        """Start the next child in the queue. Once the queue drains for the first time, the supervisor has started."""
         child = self._queue.next()
         if child is not None and not self._suspended and not self._ending:
             self._start(child)
@@ -203,7 +204,7 @@ class SupervisorLoop:
     # -- a start ----------------------------------------------------------------------------------------------------
 
     def _start(self, child: Child) -> None:
-        """Begin to start ``child``, which has no worker. A message passes the outcome to `_start_done`."""
+        """Begin to start ``child``, which has no worker. A message will pass the outcome to `_start_done`."""
         generation = child.begin_start(self._worker_changed)
         assert child.starting is not None, "it was begun"
         child.starting.add_done_callback(lambda _: self._mailbox.post(partial(self._start_done, child, generation)))
@@ -232,13 +233,13 @@ class SupervisorLoop:
         """Handle a failed start: pass the error to the waiting callers, or apply the policy if no caller is waiting."""
         ended = await self._stopper.reap(child, error)
         child.note_ended(ended)
-        # If ``first`` is True, the supervisor itself is still starting, and the failed start of a child makes it fail.
+        # If ``first`` is true, the supervisor itself is still starting, so a child that fails to start makes it fail.
         cause, first = cause_of(error), self._starting_up and child in self._queue
         if isinstance(cause, CONTROL_EXCEPTIONS):
             self._queue.discard(child)
             if isinstance(cause, DoNotRestart):
-                # The child has nothing to do, like `ignore` in OTP. This counts neither as a failure nor as the end of
-                # a significant child.
+                # The child has nothing to do, like `ignore` in OTP. This is not a failure, and does not end the
+                # supervisor even if the child is significant.
                 child.idle_status = Status.STOPPED
             else:
                 self._end_with(cause)
@@ -258,7 +259,7 @@ class SupervisorLoop:
         self.note(child)
 
     def _refuse(self, child: Child, error: BaseException | None = None) -> None:
-        """Report to the callers that ``child`` was not started. A child that was just added is removed."""
+        """Tell the callers that ``child`` was not started. If it was only just added, remove it."""
         self._queue.discard(child)
         if child.provisional:
             self.forget(child)
@@ -272,9 +273,10 @@ class SupervisorLoop:
     # -- an end -----------------------------------------------------------------------------------------------------
 
     def _expect_end(self, child: Child, worker: Worker) -> None:
-        """Watch ``worker``. A message reports its end, and its health is probed.
+        """Watch ``worker`` and probe its health. A message reports when it ends.
 
-        A `BaseWorker` reports its end through `_worker_changed`. For other workers, a task waits for the end.
+        A `BaseWorker` reports that it has ended through `_worker_changed`. For other workers, we need a task that
+        waits.
         """
         generation = child.generation
         if worker.status in FINAL:
@@ -287,7 +289,7 @@ class SupervisorLoop:
             child.probe_task = asyncio.create_task(probing, name=f"health of {child.spec.name}")
 
     def _worker_changed(self, child: Child, generation: int, _old: Status, new: Status) -> None:
-        """Record a status change of a `BaseWorker`. Report its end, unless the worker was stopped or replaced."""
+        """Record a status change of a `BaseWorker`. If it has ended, report that, unless it was stopped or replaced."""
         if new is Status.STARTING and isinstance(watches := getattr(child.worker, "_watches", None), Watches):
             watches.attach(self.watches, child.spec.name)
         self.note(child)
@@ -306,8 +308,7 @@ class SupervisorLoop:
         if ended is None:
             ended = await end_of(child.worker)
         elif child.worker.status not in FINAL:
-            # The worker's `wait` failed, so the worker may still be running. It must not run at the same time as its
-            # successor.
+            # The worker's `wait` failed, so it may still be running. It must not overlap with its successor.
             await self._stopper.stop_worker(child.worker, child.spec.stop_timeout)
         child.note_ended(ended)
         self.note(child)
@@ -321,13 +322,13 @@ class SupervisorLoop:
                 await self._schedule_restart(child, generation, ended.error)
 
     def _log_failure(self, child: Child, ended: Exit) -> None:
-        """Log the failure of ``child``, which is not restarted. A `DoNotRestart` is not logged."""
+        """Log that ``child`` failed and will not be restarted. Don't log a `DoNotRestart`."""
         error = ended.error
         if error is not None and not isinstance(cause_of(error), DoNotRestart):
             _log.error(NOT_RESTARTED, child.spec.name, _reason(child, error), exc_info=_with_traceback(error))
 
     def _leave(self, child: Child) -> None:
-        """Do not restart ``child``. This may end the supervisor."""
+        """Leave ``child`` stopped, which may end the supervisor."""
         others = (each for each in self.children.values() if each is not child and each.spec.significant)
         at_work = [each for each in others if self._is_at_work(each)]
         if ends_with(self._auto_shutdown, significant=child.spec.significant, others=at_work):
@@ -358,7 +359,7 @@ class SupervisorLoop:
     async def _schedule_restart(self, child: Child, generation: int, error: BaseException | None) -> None:
         """Restart ``child`` and its group after the backoff, if its circuit breaker and the restart limit allow it."""
         if child.generation != generation:
-            # The message was delayed by a suspension, and a caller has started or stopped the child since.
+            # The message was delayed by a suspension, and a caller has started or stopped the child in the meantime.
             return
         if self._suspended:
             self._held.append((child, generation, partial(self._schedule_restart, child, generation, error)))
@@ -409,7 +410,7 @@ class SupervisorLoop:
             if each in restarted:
                 self._show_pending(each)
             elif each.has_callers:
-                # A caller requested this start, but it was stopped, and the child's policy does not allow a restart.
+                # A caller requested this start, but the child was stopped, and its policy does not allow a restart.
                 self._refuse(each)
         self._queue.fill(restarted, delay)
 
@@ -427,7 +428,7 @@ class SupervisorLoop:
         self.note(child)
 
     def _open_circuit(self, child: Child, error: BaseException | None) -> None:
-        """Open the circuit breaker after ``child`` ended with ``error``. The siblings and the supervisor continue."""
+        """Open the circuit breaker after ``child`` ended with ``error``. The supervisor and siblings keep running."""
         backoff, name = child.spec.backoff, child.spec.name
         many = f"more than {backoff.max_restarts} restart{'s'[: backoff.max_restarts != 1]} within {backoff.within:g} s"
         _log.error("%r is given up after %s", name, many, exc_info=_with_traceback(error))
@@ -437,7 +438,7 @@ class SupervisorLoop:
         hooks.circuit_opened.announce(self.supervisor, child=name, restarts=child.restarts)
         self._leave(child)
 
-    # -- operations that callers request --------------------------------------------------------------------------
+    # -- operations requested by callers --------------------------------------------------------------------------
     # --------------------------------------------------------------------------------
 
     def child(self, name: str) -> Child:
@@ -452,7 +453,7 @@ class SupervisorLoop:
         return self.children[name]
 
     def register(self, spec: Any) -> Child:
-        """Add a child after the others without starting it. A child of the same name that has ended is replaced.
+        """Add a child after the others, without starting it. If a child of the same name has ended, it is replaced.
 
         Raises:
             TypeError, ValueError: if ``spec`` is not a valid child.
@@ -473,9 +474,9 @@ class SupervisorLoop:
         return child
 
     async def by_hand(self, operation: Callable[[Any], Awaitable[asyncio.Future[None] | None]], on: Any) -> None:
-        """Run one of the operations below as a message. If the operation begins a start, wait for the outcome.
+        """Run one of the operations below as a message. If the operation starts a child, wait for the outcome.
 
-        If the caller stops waiting, the child's policy applies to the outcome of that start.
+        If the caller stops waiting and the child then fails to start, its restart policy applies.
         """
         started: asyncio.Future[None] | None = None
 
@@ -494,7 +495,7 @@ class SupervisorLoop:
                 started.cancel()
 
     async def add(self, spec: Spec) -> asyncio.Future[None] | None:
-        """Add a child and start it. Return a future for the outcome of the start, or None while suspended."""
+        """Add a child and start it. Return a future for the outcome, or None if the supervisor is suspended."""
         child = self.register(spec)
         if self._suspended:
             self._hold(child)
@@ -506,7 +507,7 @@ class SupervisorLoop:
         else:
             self._queue.add(child)
             if not self._starting_up:
-                # The queue is not empty because a group is waiting for its restart.
+                # The queue is not empty because a group is waiting to be restarted.
                 self._show_pending(child)
         return outcome
 
@@ -517,7 +518,7 @@ class SupervisorLoop:
         child.answer_callers(stopped_early(name))
 
     async def stop_child(self, name: str) -> None:
-        """Stop the child ``name`` but keep it. If `add` is still waiting for its first start, remove the child."""
+        """Stop the child ``name`` but keep it. If `add` is still waiting for it to start, remove the child."""
         child = await self.stop_now(name)
         if child.provisional and child.has_callers:
             self._refuse(child)
@@ -525,10 +526,10 @@ class SupervisorLoop:
             child.answer_callers(stopped_early(name))
 
     async def restart(self, name: str) -> asyncio.Future[None] | None:
-        """Stop the child ``name`` if it is running, and start it. Earlier failures no longer count."""
+        """Stop the child ``name`` if it is running, and start it. Forget any earlier failures."""
         child = await self.stop_now(name)
         if not (child.provisional and child.has_callers):
-            # Otherwise, a caller of `add` is waiting. It waits for the new start instead of the stopped one.
+            # Otherwise, a caller of `add` is waiting. Make it wait for the new start instead of the stopped one.
             child.provisional = False
             child.answer_callers(stopped_early(name))
         child.reset_failures()
@@ -552,7 +553,7 @@ class SupervisorLoop:
         """Suspend the children and call ``done``, unless the supervisor is already suspended.
 
         If the caller stops waiting or the supervisor stops, the suspended children are resumed. A child that is
-        starting is stopped, and started again after the resume.
+        starting is stopped, and started again once the supervisor is resumed.
 
         Raises:
             WorkerFailed: if a child cannot be suspended. The other children have been resumed.
@@ -568,8 +569,8 @@ class SupervisorLoop:
                 if child.starting is not None:
                     await self._stopper.stop(child)
                     self._hold(child)
-                # Release callers that are waiting for a start. A task that starts a child and then requests the resume
-                # would deadlock otherwise.
+                # Wake callers waiting for the child to start. Otherwise, a task that starts a child and then resumes
+                # the supervisor would deadlock.
                 child.answer_callers()
             await self._unless_given_up(caller, suspend_all(list(self.children.values())))
             done()
@@ -578,7 +579,7 @@ class SupervisorLoop:
             raise
 
     async def resume(self, done: Callable[[], object]) -> None:
-        """Resume the children, call ``done``, and start the delayed children. Do nothing if not suspended.
+        """Resume the children, call ``done``, and start the delayed children. Do nothing unless suspended.
 
         Raises:
             WorkerFailed: if a child cannot be resumed. The other children have been suspended again.
@@ -593,27 +594,27 @@ class SupervisorLoop:
         await self._release()
 
     def _hold(self, child: Child) -> None:
-        """Delay the start of ``child``, which has no worker, until the resume."""
+        """Don't start ``child``, which has no worker, until the supervisor is resumed."""
         self._show_pending(child)
         if child not in self._queue:
             generation = child.generation
             self._held.append((child, generation, partial(self._start_due, child, generation)))
 
     def _is_held(self, child: Child) -> bool:
-        """Return True if ``child`` will be started after the resume."""
+        """Return True if ``child`` will be started once the supervisor is resumed."""
         return any(held is child and generation == child.generation for held, generation, _message in self._held)
 
     async def _release(self) -> None:
         self._suspended = False
-        # Remove one message at a time. Children that are still held count as running, so the supervisor does not end
-        # early.
+        # Remove the messages one at a time. The supervisor treats children that are still held as running, so it does
+        # not end early.
         while self._held:
             _child, _generation, message = self._held.popleft()
             if not (self._halted.is_set() or self._ending):
                 await message()
 
     async def _unless_given_up(self, caller: asyncio.Future[Any], work: Coroutine[Any, Any, None]) -> None:
-        """Await ``work``, but cancel it if ``caller`` or the supervisor gives up. A task may never reach its gate."""
+        """Await ``work``, but cancel it if ``caller`` or the supervisor gives up. A task might never reach its gate."""
         doing = asyncio.ensure_future(work)
         halted = asyncio.ensure_future(self._halted.wait())
         try:
@@ -641,17 +642,17 @@ def _with_traceback(error: BaseException | None) -> BaseException | None:
 
 
 class Mailbox:
-    """A queue of messages, which are functions. The callers of some messages wait for the result."""
+    """A queue of messages, which are functions. For some of them, a caller waits for the result."""
 
     def __init__(self) -> None:
-        # Unbounded, because it holds at most two messages per worker and one per caller.
+        # The queue can be unbounded, because it holds at most two messages per worker and one per caller.
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
         self._calls: set[asyncio.Future[Any]] = set()
-        # The error to raise in callers once no more messages are handled.
+        # The error to raise in callers once the mailbox is closed.
         self._closed: Exception | None = None
 
     async def take(self) -> Message:
-        """Wait for the next message and return it."""
+        """Wait for the next message, and return it."""
         return await self._messages.get()
 
     def post(self, message: Message) -> None:
@@ -678,7 +679,7 @@ class Mailbox:
             self._calls.discard(future)
 
     def dismiss(self, error: Exception) -> None:
-        """Raise ``error`` in all current and later callers, because no more messages are handled."""
+        """Raise ``error`` in all current and future callers, because no more messages will be handled."""
         self._closed = error
         for future in self._calls:
             if not future.done():
@@ -699,16 +700,16 @@ async def _answer(future: asyncio.Future[Any], operation: Operation) -> None:
 
 
 class StartQueue:
-    """A queue of children to start. Each start ends before the next one begins.
+    """A queue of children to start one at a time.
 
-    A supervisor uses the same queue for its own start and for restarting a group.
+    A supervisor uses the same queue to start its children and to restart a group.
     """
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
         # Only the first child may be starting.
         self._children: list[Child] = []
-        # Incremented when the content is replaced, which makes timers for earlier content ineffective.
+        # Incremented whenever the contents are replaced, which invalidates timers for earlier contents.
         self._number = 0
         self._waiting = False
         self._timer: asyncio.TimerHandle | None = None
@@ -722,7 +723,7 @@ class StartQueue:
         return not self._children
 
     def fill(self, children: Sequence[Child], delay: float = 0.0) -> None:
-        """Replace the content of the queue with ``children``. The first start begins after ``delay`` seconds."""
+        """Replace the contents of the queue with ``children``. The first one starts after ``delay`` seconds."""
         self.clear()
         self._children = list(children)
         number, self._waiting = self._number, True
@@ -734,16 +735,16 @@ class StartQueue:
         self._timer = self._mailbox.post_after(delay, due)
 
     def add(self, child: Child) -> None:
-        """Add ``child`` at the end."""
+        """Add ``child`` to the end of the queue."""
         self._children.append(child)
 
     def discard(self, child: Child) -> None:
-        """Remove ``child`` from any position. Do nothing if it is not in the queue."""
+        """Remove ``child`` from the queue, if present."""
         if child in self._children:
             self._children.remove(child)
 
     def next(self) -> Child | None:
-        """Return the first child if the delay has passed and the child is not starting yet. Otherwise, return None."""
+        """Return the first child if the delay has passed and the child is not starting yet; otherwise, return None."""
         first = self._children[0] if self._children and not self._waiting else None
         return None if first is None or first.starting is not None else first
 

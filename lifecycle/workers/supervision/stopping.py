@@ -1,4 +1,4 @@
-"""Stops and suspends the children of a supervisor, even while they are starting."""
+"""Stops and suspends a supervisor's children, even while they are starting."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ __all__ = ["Stopper", "resume_all", "suspend_all"]
 
 _log = logging.getLogger("lifecycle.workers")
 
-#: Seconds to wait for a start to end after it was stopped or cancelled.
+#: Seconds to wait for a start to finish after stopping or cancelling it.
 _START_ENDS: Final = 1.0
-#: Seconds to wait for a start to end if it was cancelled while the worker was still being created.
+#: Seconds to wait for a start to finish if it was cancelled while the worker was still being created.
 _MAKING_ENDS: Final = 10.0
 
 
 class Stopper:
-    """Stops the children of one supervisor.
+    """Stops a supervisor's children.
 
     Args:
         order: The order in which to stop the children.
-        note: A function that is called when a child may have changed.
-        end_with: A function that is called with an error that ends the supervisor.
+        note: A function to call when a child may have changed.
+        end_with: A function to call with an error that must end the supervisor.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Stopper:
         self._order = order
         self._note = note
         self._end_with = end_with
-        # Tasks that kill workers when there is no more time to stop them.
+        # Tasks that kill workers once time has run out.
         self._kills: list[asyncio.Task[None]] = []
         self._no_time_left = False
 
@@ -83,11 +83,11 @@ class Stopper:
         """Stop ``worker``. If its `stop` raises an error, log it."""
         try:
             await worker.stop(timeout)
-        except Exception:  # noqa: BLE001  # logged; the siblings have to be stopped all the same
+        except Exception:  # noqa: BLE001  # logged; the siblings must still be stopped
             _log.exception("%r could not be stopped", worker)
 
     def kill(self, children: Iterable[Child]) -> None:
-        """Kill ``children``. From now on, children get no time to stop."""
+        """Kill ``children``. From now on, children get no time to stop gracefully."""
         self._no_time_left = True
         for child in children:
             if child.worker is not None and (child.live or child.starting is not None):
@@ -151,14 +151,14 @@ class Stopper:
         return 0 if self._no_time_left else child.spec.stop_timeout
 
     def _ended(self, child: Child, ended: Exit) -> None:
-        """Record the end of a stopped child. Its error matters only if the restart policy escalates it."""
+        """Record that a stopped child has ended. Its error only matters if the restart policy escalates it."""
         child.note_ended(ended)
         if ended.error is not None and verdict(child.spec.restart, ended) is Verdict.ESCALATE:
             self._end_with(cause_of(ended.error))
 
 
 def _ask_all(grace: float, workers: Iterable[BaseWorker]) -> asyncio.TimerHandle | None:
-    """Stop ``workers``. A single timer kills them all, because one timer per worker would take longer than the stop."""
+    """Stop ``workers``. A single timer kills them all, because one per worker would cost more than the stop itself."""
     for worker in workers:
         worker.ask_to_stop(math.inf if grace > 0 else 0)
     return asyncio.get_running_loop().call_later(grace, _kill_all, workers) if 0 < grace < math.inf else None
@@ -173,7 +173,7 @@ async def suspend_all(children: Sequence[Child]) -> None:
     """Suspend the running children that support it, in reverse order.
 
     Raises:
-        WorkerFailed: if a child cannot be suspended. Those that were already suspended have been resumed.
+        WorkerFailed: if a child cannot be suspended. Any already suspended have been resumed.
     """
     await _each([child for child in reversed(children) if _can(child, Status.RUNNING)], "suspend", "resume")
 
@@ -182,7 +182,7 @@ async def resume_all(children: Sequence[Child]) -> None:
     """Resume the suspended children in order.
 
     Raises:
-        WorkerFailed: if a child cannot be resumed. Those that were already resumed have been suspended again.
+        WorkerFailed: if a child cannot be resumed. Any already resumed have been suspended again.
     """
     await _each([child for child in children if _can(child, Status.SUSPENDED)], "resume", "suspend")
 

@@ -1,4 +1,4 @@
-"""The watches of a supervisor, each with a bounded queue. Changes are also published to the supervisors above."""
+"""A supervisor's watches, each with a bounded queue. Changes are also published to its parent supervisors."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SIZE: Final = 1000
 
 
 class Watch:
-    """Async iterator over the changes between its creation and the end of the supervisor.
+    """An async iterator over changes, from its creation until the supervisor has ended.
 
-    It keeps the latest 1,000 events for a slow reader, and `dropped` counts the events that it has discarded.
+    If the reader is slow, only the latest 1,000 events are kept; `dropped` counts those that were discarded.
     """
 
     def __init__(self) -> None:
@@ -42,12 +42,12 @@ class Watch:
         return self._events.popleft()
 
     async def aclose(self) -> None:
-        """End the iteration, and discard the events that have not been read."""
+        """Stop the iteration, and discard any events that have not been read."""
         self._events.clear()
         self.finish()
 
     def finish(self) -> None:
-        """End the iteration after the queued events."""
+        """Stop the iteration after the queued events."""
         self._closed = True
         self._changed.set()
 
@@ -61,10 +61,11 @@ class Watch:
 
 
 class Watches:
-    """The watches of one supervisor, with a link to those of the supervisor above it."""
+    """A supervisor's watches, linked to those of its parent supervisor."""
 
     def __init__(self) -> None:
-        #: True if this supervisor or one above it has ever had a watch. Until then, a change costs only this check.
+        #: True if this supervisor or a parent of it has ever had a watch. If not, a change costs no more than this
+        #: check.
         self.used: bool = False
         # Weak references, because an abandoned iterator must not keep its watch alive.
         self._watches: WeakSet[Watch] | None = None
@@ -74,11 +75,11 @@ class Watches:
 
     @property
     def active(self) -> bool:
-        """True if this supervisor or one above it has a watch."""
+        """True if this supervisor or a parent of it has a watch."""
         return bool(self._watches) or (self._parent is not None and self._parent.active)
 
     def attach(self, parent: Watches, name: str) -> None:
-        """Publish every change to ``parent`` too, where this supervisor is the child ``name``."""
+        """Also publish every change to ``parent``, where this supervisor is the child ``name``."""
         self._parent, self._name_in_parent = parent, name
         self.used |= parent.used
 
@@ -94,14 +95,14 @@ class Watches:
         return watch
 
     def publish(self, event: StatusEvent, *, up: bool = True) -> None:
-        """Publish ``event`` to all watches of this supervisor and, if ``up``, to those above."""
+        """Publish ``event`` to all of this supervisor's watches and, if ``up`` is true, to those of its parents."""
         for watch in list(self._watches or ()):
             watch.put(event)
         if up and self._parent is not None and self._parent.active:
             self._parent.publish(replace(event, path=f"{self._name_in_parent}/{event.path}"))
 
     def close(self) -> None:
-        """End all watches of this supervisor after their queued events."""
+        """Stop all of this supervisor's watches after their queued events."""
         self._closed = True
         for watch in list(self._watches or ()):
             watch.finish()
