@@ -837,7 +837,7 @@ async def test_a_worker_whose_wait_raises_has_failed_and_is_stopped_before_the_n
         made[0].lose(error)
         await clock.settle()
         assert (statuses(supervisor), made[0].status) == ({"mute": "pending"}, "stopped")
-        assert "cannot report its end, which counts as its failure" in caplog.text
+        assert "cannot report when it ends, so it is treated as failed" in caplog.text
         await clock.advance(1)
         assert (len(made), statuses(supervisor)) == (2, {"mute": "running"})
         made[1].lose(error)
