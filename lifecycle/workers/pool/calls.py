@@ -1,8 +1,8 @@
-"""One call to a pool, from the request until the function has stopped running.
+"""A call to a pool, from the request until the function has stopped running.
 
-A call waits for a slot, and is sent to the worker as soon as it gets one. It gives the slot back as soon as the
-response arrives. Neither step waits for another task, so the caller may be cancelled at any time. To cancel a call, the
-pool first sends a cancel request to the worker. If the call does not stop within the grace period, the pool kills the
+A call waits for a slot, is sent to the worker as soon as it gets one, and gives the slot back as soon as the response
+arrives. Neither step waits for another task, so the caller can be cancelled at any time. To cancel a call, the pool
+first sends a cancel request to the worker. If the call does not stop within the grace period, the pool kills the
 worker.
 """
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 __all__ = ["CallDispatcher", "PendingCall", "Permit"]
 
-#: The number of recent calls from which percentiles are computed.
+#: The number of recent calls used to compute percentiles.
 _LAST = 1000
 
 
 class CallDispatcher:
-    """All calls to a running pool, and the state that they share.
+    """All calls to a running pool, along with the state they share.
 
     Args:
         pool: The sender of hooks.
-        settings: The settings of the pool.
+        settings: The pool's settings.
     """
 
     def __init__(self, pool: Any, settings: PoolSettings) -> None:
@@ -50,7 +50,7 @@ class CallDispatcher:
         self.manager: Final = WorkerManager(pool, settings)
         self.scheduler: Final = self.manager.scheduler
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        #: Where error messages say that a call without a worker is.
+        #: How error messages describe where a call without a worker is.
         self.queued: str = f"queued in {pool.name!r}"
         self._count = 0
         self._waits: deque[float] = deque(maxlen=_LAST)
@@ -59,7 +59,7 @@ class CallDispatcher:
         self._encoding: Final[dict[str | None, asyncio.Future[None]]] = {}
 
     async def call(self, spec: CallSpec, *, idempotent: bool = False) -> Any:
-        """Run a call. If it is ``idempotent`` and its worker is lost, run it once more."""
+        """Run a call. If its worker is lost and the call is ``idempotent``, run it once more."""
         if not self.prepare(spec):
             await self.encode(spec)
         call = PendingCall(self, spec)
@@ -82,14 +82,14 @@ class CallDispatcher:
                 error.__cause__ = lost
             raise
         finally:
-            # The traceback of ``lost`` refers to this frame. This cycle would keep the arguments alive.
+            # The traceback of ``lost`` refers to this frame, and this reference cycle would keep the arguments alive.
             del lost
 
     def prepare(self, spec: CallSpec) -> bool:
         """Prepare the payload of ``spec``. Return True if it can be sent without encoding it in a thread.
 
-        It can if the arguments are small and no earlier call in the session is waiting. Plain arguments are the payload
-        themselves, because they need no separate encoding.
+        This is possible if the arguments are small and no earlier call in the session is waiting. Plain arguments need
+        no separate encoding, so they are used as the payload directly.
         """
         args, kwargs = spec.args, spec.kwargs
         if spec.session in self._encoding:
@@ -104,12 +104,12 @@ class CallDispatcher:
     async def encode(self, spec: CallSpec) -> None:
         """Encode large arguments in a thread, because encoding them here would block the loop.
 
-        The method returns after all earlier calls in the session have been sent or queued. To keep the order, the
-        caller must send or queue this call without awaiting anything in between.
+        This method returns once all earlier calls in the session have been sent or queued. To preserve the order, the
+        caller must then send or queue this call without awaiting anything in between.
 
         Raises:
             TypeError, ValueError: if the arguments cannot be sent.
-            TimeoutError: if the deadline passes during the encoding.
+            TimeoutError: if the deadline passes in the meantime.
         """
         encode = self.settings.codec.encode_payload_in_thread
         limit = asyncio.timeout_at(None if spec.until == math.inf else spec.until)
@@ -133,7 +133,7 @@ class CallDispatcher:
             if before is None or before.done():
                 self._encoded(session, made)
             else:
-                # This call was abandoned, but the later calls must still wait for the earlier ones.
+                # This call was abandoned, but later calls must still wait for earlier ones.
                 before.add_done_callback(lambda _: self._encoded(session, made))
 
     def _encoded(self, session: str | None, made: asyncio.Future[None]) -> None:
@@ -213,10 +213,10 @@ class PendingCall:
     """One call. `outcome` runs it and waits for the result. A stream uses `begin`, `translate` and `close`.
 
     Args:
-        dispatcher: The dispatcher of the call.
+        dispatcher: The call's dispatcher.
         spec: The requested call.
-        permit: A slot to use. By default, the call takes its own.
-        window: The maximum number of unacknowledged values, for a stream.
+        permit: The slot to use. By default, the call takes its own.
+        window: For a stream, the maximum number of unacknowledged values.
     """
 
     __slots__ = (
@@ -240,9 +240,9 @@ class PendingCall:
         self, dispatcher: CallDispatcher, spec: CallSpec, permit: Permit | None = None, *, window: int = 0
     ) -> None:
         self.spec: CallSpec = spec
-        #: The worker that runs the call. None while the call is waiting.
+        #: The worker that runs the call, or None if the call is still waiting.
         self.worker: PoolWorker | None = None
-        #: The call on the worker's connection. None while the call is waiting.
+        #: The call on the worker's connection, or None if the call is still waiting.
         self.wire: WireCall | None = None
         #: The W3C traceparent that is sent with the call. A receiver of ``call_started`` may change it.
         self.traceparent: str = current_span.get()
@@ -251,19 +251,19 @@ class PendingCall:
         self._window = window
         self._future: asyncio.Future[Any] = dispatcher.loop.create_future()
         self._waiter: Waiter | None = None
-        # The time at which the call was sent.
+        # When the call was sent.
         self._began = 0.0
-        # The time at which the call stopped running.
+        # When the call stopped running.
         self._ended = 0.0
-        # The reason for the cancellation, or None if the call was not cancelled.
+        # Why the call was cancelled, or None if it was not.
         self._reason: Reason | None = None
-        # A future that completes when a cancelled call has stopped.
+        # A future that completes once a cancelled call has stopped.
         self._stopped: asyncio.Future[None] | None = None
-        # The timer for the deadline. It is cancelled when the call ends.
+        # The deadline timer, which is cancelled once the call has finished.
         self._timer: asyncio.TimerHandle | None = None
 
     async def outcome(self) -> Any:
-        """Begin the call. When it has stopped running, return its result or raise its error."""
+        """Run the call. Once it has stopped running, return its result or raise its error."""
         self.begin()
         try:
             result = await self.translate(self._future)
@@ -277,7 +277,7 @@ class PendingCall:
         """Send the call if a slot is free. Otherwise, queue it.
 
         Raises:
-            TypeError, ValueError: if the arguments cannot be sent. Nothing has been sent then.
+            TypeError, ValueError: if the arguments cannot be sent. In that case, nothing has been sent.
             PoolBusy, PoolClosed, PoolFailed, SessionLost: if the call cannot get a worker.
         """
         spec, dispatcher = self.spec, self._dispatcher
@@ -300,7 +300,7 @@ class PendingCall:
             raise
         except ConnectionClosed:
             assert self.worker is not None, "the call had a connection"
-            # Read the reason before waiting, because a deadline that passes during the wait must not hide the lost
+            # Read the reason before waiting, because a deadline that passes in the meantime must not hide the lost
             # worker.
             timed_out = self._reason == "timeout"
             end = await self.worker.wait()
@@ -320,7 +320,7 @@ class PendingCall:
         return result
 
     def cancel(self, reason: Reason) -> asyncio.Future[None]:
-        """Stop the call, and kill its worker if necessary. The returned future completes when the call has stopped."""
+        """Stop the call, killing its worker if necessary. The returned future completes once the call has stopped."""
         assert self.wire is not None, "the call was sent"
         if self._stopped is None:
             self._reason = reason
@@ -368,7 +368,7 @@ class PendingCall:
         """Send the queued call to ``worker``. Return False if that fails."""
         try:
             self._send(worker)
-        except Exception as error:  # noqa: BLE001  # raised to the caller that awaits the call
+        except Exception as error:  # noqa: BLE001  # raised in the caller
             self._dispatcher.scheduler.end_call(self.spec.session)
             self._future.set_exception(error)
             return False
@@ -398,7 +398,7 @@ class PendingCall:
             )
 
     def _on_end(self) -> None:
-        """Give the slot back after the call has stopped running."""
+        """Give the slot back once the call has stopped running."""
         assert self.worker is not None, "the call was sent"
         self._ended = self._dispatcher.loop.time()
         if not self.worker.connection.closed:
@@ -409,9 +409,9 @@ class PendingCall:
             self._permit.end_call()
 
     async def _caller_cancelled(self) -> None:
-        """Stop the call after its caller was cancelled, and return when the call is no longer running."""
+        """Stop the call after its caller was cancelled, and return once the call is no longer running."""
         if self._future.done() and not self._future.cancelled():
-            # Mark the exception as retrieved to avoid a warning.
+            # Mark the exception as retrieved, to avoid a warning.
             self._future.exception()
         if self.wire is None:
             self._leave_queue()
@@ -464,7 +464,7 @@ class PendingCall:
 
 
 class Permit:
-    """A slot that several calls can use. It is given back when the permit is closed and its last call has ended."""
+    """A slot for several calls. It is given back once the permit is closed and its last call has finished."""
 
     __slots__ = ("_closed", "_manager", "_running", "_session", "worker")
 
@@ -476,7 +476,7 @@ class Permit:
         self._closed = False
 
     def close(self) -> None:
-        """Close the permit, which allows no more calls from now on. Idempotent."""
+        """Close the permit, so that no more calls can use it. Idempotent."""
         if not self._closed:
             self._closed = True
             self._release()
@@ -492,7 +492,7 @@ class Permit:
         self._running += 1
 
     def end_call(self) -> None:
-        """Record the end of a call that used the slot."""
+        """Record that a call using the slot has finished."""
         self._running -= 1
         self._release()
 

@@ -1,4 +1,4 @@
-"""The parent's side of one worker process. It exchanges calls and results with the worker as frames over pipes.
+"""The parent's side of a worker process, which exchanges calls and results with the worker as frames over pipes.
 
 ``docs/reference/pool-protocol.md`` defines the frames.
 """
@@ -54,27 +54,27 @@ class Pong:
 
 
 class ConnectionClosed(Exception):
-    """Raised when the worker has closed its output or violated the protocol (its cause is then a `ProtocolError`)."""
+    """Raised when the worker has closed its output or, with a `ProtocolError` as the cause, violated the protocol."""
 
 
 class CallCancelled(Exception):
-    """Raised when the worker has confirmed that a cancelled call has stopped. It can accept calls again."""
+    """Raised when the worker has confirmed that a cancelled call has stopped, so it can accept calls again."""
 
 
 # -- calls -----------------------------------------------------------------------------------------------------------
 
 
 class WireCall:
-    """A call that was sent to a worker. The response frame ends the call.
+    """A call that has been sent to a worker. It ends when the response frame arrives.
 
     Args:
         number: The ID of the call.
-        until: The deadline on the loop's clock.
+        until: The deadline in loop time.
         window: The maximum number of unacknowledged chunks, or 0 for a call with one result.
         send: A function that sends a frame.
         codec: The codec for payloads.
         future: The future that receives the outcome. By default, a new future is created.
-        on_end: A function that is called right after the outcome is set, when the call is no longer running.
+        on_end: A function to call right after the outcome is set, when the call is no longer running.
     """
 
     __slots__ = (
@@ -116,15 +116,15 @@ class WireCall:
         self._codec = codec
         self._window = window
         self._chunks: deque[Any] = deque()
-        # The number of consumed chunks for which no credit has been sent yet.
+        # How many chunks have been consumed without sending credits for them yet.
         self._consumed = 0
-        # The number of chunks that the worker may still send.
+        # How many more chunks the worker may send.
         self._granted = window
         self._more: asyncio.Future[None] | None = None
-        # True after the response has arrived. The future does not show this, because cancelling a waiter cancels the
-        # future too.
+        # True once the response has arrived. We cannot tell from the future, because cancelling a waiter also cancels
+        # the future.
         self._ended = False
-        # Completes when a cancelled call is no longer running.
+        # Completes once a cancelled call is no longer running.
         self._stopped: asyncio.Future[None] | None = None
 
     @property
@@ -133,7 +133,7 @@ class WireCall:
         return self._window > 0
 
     def cancel(self, reason: str) -> asyncio.Future[None]:
-        """Request cancellation. The returned future completes when the worker has confirmed it or sent the result."""
+        """Request cancellation. The returned future completes once the worker has confirmed it or sent the result."""
         if self._stopped is None:
             self._stopped = asyncio.get_running_loop().create_future()
             if self._ended:
@@ -151,7 +151,7 @@ class WireCall:
             StopAsyncIteration: after the last chunk.
             RemoteError, CallCancelled, ConnectionClosed: if the call ended with this error. All earlier chunks are
                 returned first.
-            RemoteError: if a chunk cannot be decoded. The generator continues to run.
+            RemoteError: if a chunk cannot be decoded. The generator keeps running.
         """
         while not self._chunks:
             if self.future.done():
@@ -163,7 +163,8 @@ class WireCall:
             finally:
                 self._more = None
         self._consumed += 1
-        # Grant half a window at a time. This takes few frames, and the credits arrive before the worker needs them.
+        # Grant half a window at a time, which takes few frames while the credits still arrive before the worker needs
+        # them.
         if self._consumed * 2 >= self._window and not self.future.done():
             self._send(["credit", self.number, self._consumed])
             self._granted += self._consumed
@@ -174,10 +175,10 @@ class WireCall:
     # -- called by the connection ---------------------------------------------------------------------------------
 
     def add_chunk(self, value: Any) -> None:
-        """Add a chunk that has arrived.
+        """Add a newly arrived chunk.
 
         Raises:
-            ProtocolError: if the worker sent more chunks than it was granted.
+            ProtocolError: if the worker sent more chunks than it was allowed to.
         """
         if not self._granted:
             raise ProtocolError(f"call {self.number} sent more chunks than it was granted")
@@ -264,14 +265,13 @@ def fail(future: asyncio.Future[Any], error: BaseException) -> None:
 
 
 class Connection:
-    """The exchange of frames with one worker process.
+    """Exchanges frames with a worker process.
 
     Args:
-        name: The name of the worker.
-        settings: The settings of the pool.
-        on_protocol_error: A function that is called once if the worker violates the protocol.
-        on_close: A function that is called once when the connection accepts no more calls, before
-            ``on_protocol_error``.
+        name: The worker's name.
+        settings: The pool's settings.
+        on_protocol_error: A function to call once if the worker violates the protocol.
+        on_close: A function to call once when the connection stops accepting calls, before ``on_protocol_error``.
 
     Raises:
         TypeError, ValueError: if the codec cannot encode the arguments for the target.
@@ -286,20 +286,20 @@ class Connection:
         on_close: Callable[[], object] = lambda: None,
     ) -> None:
         codec = self._codec = settings.codec
-        #: The worker's pipes, which are passed to `ProcessWorker`.
+        #: The worker's pipes, as passed to `ProcessWorker`.
         self.pipes: Final = WorkerPipes(name, codec.name, self._receive, removed=settings.removed_variables())
         self._setup = setup_frame(codec, settings.setup())
         self._on_protocol_error = on_protocol_error
         self._on_close = on_close
         self._decoder = Decoder(codec, FROM_WORKER)
-        # The calls that have not ended, by ID. The first ID is 1.
+        # Unfinished calls by ID, starting with 1.
         self._calls: dict[int, WireCall] = {}
         self._call_count = 0
         self._pings: dict[int, asyncio.Future[Pong]] = {}
         self._ping_count = 0
         self._greeted = False
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # The reason why the connection accepts no more calls. None while it accepts them.
+        # Why the connection no longer accepts calls. None while it does.
         self._closed: ConnectionClosed | None = None
         self._handlers: dict[str, Callable[..., None]] = {
             "hello": self._on_hello,
@@ -313,12 +313,12 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """True if the connection accepts no more calls."""
+        """True if the connection no longer accepts calls."""
         return self._closed is not None
 
     @property
     def busy_until(self) -> float:
-        """The latest deadline of the running calls on the loop's clock, or 0 if no call is running."""
+        """The latest deadline of the running calls, in loop time, or 0 if no call is running."""
         return max((call.until for call in self._calls.values()), default=0.0)
 
     async def ready(self) -> None:
@@ -347,10 +347,10 @@ class Connection:
             window: The maximum number of unacknowledged chunks of a stream.
             traceparent: The caller's span, or an empty string.
             future: The future that receives the outcome. By default, a new future is created.
-            on_end: A function that is called when the call is no longer running, possibly before this method returns.
+            on_end: A function to call once the call is no longer running, possibly before this method returns.
 
         Raises:
-            TypeError, ValueError: if the codec cannot encode the arguments. Nothing has been sent then.
+            TypeError, ValueError: if the codec cannot encode the arguments. In that case, nothing has been sent.
         """
         number, encode_payload = self._call_count + 1, self._codec.encode_payload
         args, kwargs = spec.payload or (encode_payload(spec.args), encode_payload(spec.kwargs))
@@ -382,7 +382,7 @@ class Connection:
         return future
 
     def bye(self, grace: float) -> None:
-        """Ask the worker to exit after its running calls, within ``grace`` seconds. Idempotent."""
+        """Ask the worker to finish its running calls and exit within ``grace`` seconds. Idempotent."""
         self.send(["bye", grace])
         self.pipes.end()
 
@@ -393,10 +393,10 @@ class Connection:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def _receive(self, data: bytes) -> None:
-        """Process data from the worker's stdout. Empty ``data`` means the end of the file.
+        """Process data from the worker's stdout. Empty ``data`` means end of file.
 
-        If a different process keeps the pipe open, the end of the file is reported when `ProcessWorker` closes the
-        pipes after the worker has exited. This way, every call gets an outcome.
+        If another process keeps the pipe open, the end of file is reported when `ProcessWorker` closes the pipes after
+        the worker has exited. This way, every call gets an outcome.
         """
         if self._closed is not None:
             return
@@ -455,14 +455,14 @@ class Connection:
             return
         call = self._find(number)
         del self._calls[number]
-        # A worker that exits on request also cancels running calls that the parent has not cancelled.
+        # A worker that exits on request also cancels any running calls that the parent has not cancelled.
         confirmed = cancelled and call.cancelled
         call.finish(error=CallCancelled() if confirmed else RemoteError(kind, message, traceback))
 
     def _on_pong(self, number: int, busy_id: int | None, busy_seconds: float, rss: int) -> None:
         if not 0 < number <= self._ping_count:
             raise ProtocolError(f"it answered ping {number}, which was not sent")
-        # The future may be done because its waiter was cancelled.
+        # The future may already be done, because its waiter was cancelled.
         if (future := self._pings.pop(number, None)) is not None and not future.done():
             future.set_result(Pong(busy_id, busy_seconds, rss))
 
@@ -486,16 +486,16 @@ class Connection:
 
 
 class WorkerPipes(Pipes):
-    """Pipes for stdin, stdout and stderr of a worker that runs in its own session.
+    """Pipes for the stdin, stdout and stderr of a worker that runs in its own session.
 
-    Writing never waits. Data that the pipe does not accept is buffered, and the number of calls limits the size of the
-    buffer. Reading never stops. The credits of streams limit the amount of data, so a pong never waits behind chunks.
+    Writing never waits. Data that the pipe does not accept is buffered; the number of calls limits the size of the
+    buffer. Reading never stops. Streams need credits to send data, so a pong never has to wait behind chunks.
 
     Args:
-        name: The name of the worker. Its stderr is logged to ``lifecycle.workers.<name>``.
-        codec: The name of the codec, which the worker finds in its environment.
-        receive: A function that is called with data from stdout, and once with b"" at the end.
-        removed: The environment variables that the worker does not inherit.
+        name: The worker's name. Its stderr is logged to ``lifecycle.workers.<name>``.
+        codec: The codec's name, which is passed to the worker in its environment.
+        receive: A function to call with data from stdout, and with b"" once stdout has ended.
+        removed: Environment variables that the worker does not inherit.
     """
 
     def __init__(self, name: str, codec: str, receive: Callable[[bytes], None], *, removed: frozenset[str]) -> None:
@@ -503,7 +503,7 @@ class WorkerPipes(Pipes):
         self._codec = codec
         self._receive = receive
         self._removed = removed
-        # None before `spawn`.
+        # None until `spawn` is called.
         self._writer: _PipeWriter | None = None
 
     def spawn(self, command: Command) -> int:
@@ -532,16 +532,16 @@ class WorkerPipes(Pipes):
             self._writer.write(data)
 
     def end(self) -> None:
-        """Close the worker's stdin when all data has been written."""
+        """Close the worker's stdin once all data has been written."""
         if self._writer is not None:
             self._writer.end()
 
 
 class _PipeWriter:
-    """A non-blocking writer that owns its descriptor. It writes data in order, and drops data that has no reader."""
+    """A non-blocking writer that owns its descriptor. It writes data in order, and drops data if there is no reader."""
 
     def __init__(self, fd: int) -> None:
-        # None after the descriptor is closed.
+        # None once the descriptor has been closed.
         self._fd: int | None = fd
         self._loop = asyncio.get_running_loop()
         # Data that the pipe has not accepted yet, oldest first. The loop watches the pipe until this is empty.
@@ -562,7 +562,7 @@ class _PipeWriter:
         self._buffer.append(data)
 
     def end(self) -> None:
-        """Close the descriptor when all data has been written."""
+        """Close the descriptor once all data has been written."""
         self._ending = True
         if not self._buffer:
             self.close()
@@ -591,11 +591,11 @@ class _PipeWriter:
 
     @staticmethod
     def _try_write(fd: int, data: bytes | memoryview) -> int:
-        """Write as many bytes as the pipe accepts, and return their number."""
+        """Write as many bytes as the pipe accepts, and return how many that was."""
         try:
             return os.write(fd, data)
         except BlockingIOError:
             return 0
         except OSError:
-            # The worker no longer reads its input. Its output must still be read.
+            # The worker no longer reads its input, but we must still read its output.
             return len(data)

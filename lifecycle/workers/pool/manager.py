@@ -1,6 +1,6 @@
-"""The manager of a pool's workers. It starts, checks, recycles, replaces and stops them.
+"""Manages a pool's workers: starts, checks, recycles, replaces and stops them.
 
-Each worker has one task from its creation to its end. All other work is done by plain functions that react to events,
+Each worker has a single task for its entire life. Everything else is done by plain functions that react to events,
 without polling.
 """
 
@@ -37,26 +37,26 @@ __all__ = ["WorkerManager", "warn_unstopped"]
 
 _log = logging.getLogger("lifecycle.workers")
 
-#: The maximum number of workers that start at the same time.
+#: The maximum number of workers to start at the same time.
 _STARTS: Final = 2 * (os.cpu_count() or 2)
-#: How much longer the time between health checks is for an unhealthy worker: 5 s instead of 2 s.
+#: An unhealthy worker is checked less often by this factor: every 5 s instead of every 2 s.
 _UNHEALTHY_FACTOR: Final = 2.5
-#: Seconds within which a worker that has closed its streams must exit.
+#: How many seconds a worker has to exit after it has closed its streams.
 _EXIT_TIME: Final = 1.0
 
 
 class WorkerManager:
-    """The owner of a pool's workers while the pool exists.
+    """Owns a pool's workers for as long as the pool exists.
 
     Args:
         pool: The sender of hooks.
-        settings: The settings of the pool.
+        settings: The pool's settings.
     """
 
     def __init__(self, pool: Any, settings: PoolSettings) -> None:
         self.workers: Final = WorkerSet(settings.size, settings.concurrency)
         self.scheduler: Final = Scheduler(pool, settings, self.workers, on_wait=self._start_missing)
-        #: The number of workers that have replaced a lost one.
+        #: How many lost workers have been replaced.
         self.restarts: int = 0
         self._pool = pool
         self._settings = settings
@@ -66,22 +66,22 @@ class WorkerManager:
         self._budget = Budget(settings.name, settings.intensity)
         self._numbers = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
-        # Completes when no more workers will be started.
+        # Completes once no more workers will be started.
         self._closed: asyncio.Future[None] = self._loop.create_future()
-        # A function that returns the error of a failed pool. None if the pool has not failed.
+        # Returns the error of a failed pool. None if the pool has not failed.
         self._failure: Callable[[], PoolFailed] | None = None
-        # True if a worker has ever been ready, or if the pool needed no worker to start.
+        # True if a worker has ever been ready, or the pool did not need any workers to start.
         self._has_started = False
         self._kill_timer: asyncio.TimerHandle | None = None
         # The next check for idle workers. None if no check is scheduled.
         self._idle_timer: asyncio.TimerHandle | None = None
-        # Notified when a worker is ready or has ended, and when the pool is closed.
+        # Notified when a worker becomes ready or ends, and when the pool is closed.
         self._changed = Condition()
 
     # -- the pool ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Keep the pool at its size until it is closed. Return when no worker is left.
+        """Keep the pool at its size until it is closed. Return once no workers are left.
 
         Raises:
             PoolFailed: if the pool failed.
@@ -92,7 +92,7 @@ class WorkerManager:
             while self._tasks:
                 await asyncio.wait(self._tasks)
         except asyncio.CancelledError:
-            # The loop is being closed, and each worker's task kills its process.
+            # The loop is closing, and each worker's task kills its process.
             warn_unstopped(self._pool)
             raise
         finally:
@@ -124,7 +124,7 @@ class WorkerManager:
         await self.wait_filled()
 
     def close(self, error: Callable[[], Exception]) -> None:
-        """End all workers, each after its calls. Queued and new calls fail with ``error()``."""
+        """Stop each worker once its calls have finished. Queued and new calls fail with ``error()``."""
         self.scheduler.refuse(error)
         if not self._closed.done():
             self._closed.set_result(None)
@@ -143,7 +143,8 @@ class WorkerManager:
                 raise self.scheduler.refusal()
             await self._changed.wait()
 
-    # -- the life of a worker ---------------------------------------------------------------------------------------
+    # -- the life cycle of a worker
+    # ---------------------------------------------------------------------------------------
 
     def _start_missing(self) -> None:
         size = self.workers.size
@@ -152,7 +153,7 @@ class WorkerManager:
                 self._start()
 
     def _start(self, attempt: int = 0) -> None:
-        """Create a worker. ``attempt`` is the number of consecutive workers that failed before it."""
+        """Create a worker. ``attempt`` is how many workers in a row have failed before it."""
         worker = PoolWorker(
             f"{self._settings.name}-{next(self._numbers)}",
             self._settings,
@@ -169,7 +170,7 @@ class WorkerManager:
         task.add_done_callback(self._tasks.discard)
 
     async def _live(self, worker: PoolWorker) -> None:
-        # The worker may have been drained before this task began to run.
+        # The worker may have been drained before this task started running.
         if worker.attempt > 1 and worker.status in UNSTARTED:
             worker.mark_pending()
             with suppress(TimeoutError):
@@ -195,7 +196,7 @@ class WorkerManager:
         self._has_started = True
         recycle = self._settings.recycle
         worker.ready_at = worker.idle_since = self._loop.time()
-        # Rounding up leaves small limits unchanged.
+        # Round up, so that small limits stay unchanged.
         worker.max_calls = math.inf if recycle.calls is None else math.ceil(recycle.calls * _jitter())
         worker.max_rss = math.inf if recycle.rss is None else recycle.rss * _jitter()
         if recycle.age is not None:
@@ -209,7 +210,7 @@ class WorkerManager:
         self._changed.notify_all()
 
     def _status_changed(self, worker: PoolWorker, _old: Status, new: Status) -> None:
-        """Update the pool immediately on each status change, so that its statistics are always consistent."""
+        """Update the pool right after each status change, so that its statistics are always consistent."""
         if new is Status.STOPPING or new in FINAL:
             self.scheduler.remove(worker)
         if new in FINAL:
@@ -252,8 +253,8 @@ class WorkerManager:
         if reason == "init_timeout":
             _log.warning("%s", error)
             if not self._has_started:
-                # Do not retry. If each attempt lasts for `start_timeout`, the intensity may never be exceeded, and the
-                # start would never end.
+                # Don't retry. If each attempt takes all of `start_timeout`, the intensity might never be exceeded, and
+                # we would keep starting workers forever.
                 self._announce("remove", worker, reason, error)
                 more = "if loading takes longer, set process=Process(start_timeout=…)"
                 self._give_up(f"{self._settings.name!r} cannot start: {error}; {more}", error)
@@ -267,7 +268,7 @@ class WorkerManager:
                 return
         needed = self.workers.wanted(self.scheduler.queue.anywhere) > self.workers.size
         if needed:
-            # Start the replacement without delay if the lost worker had completed calls or had run long enough.
+            # Start the replacement without delay if the lost worker had completed a call or had run long enough.
             good = worker.has_answered or self._loop.time() - worker.ready_at >= self._backoff.reset_after
             self._start(0 if good else worker.attempt + 1)
             if worker.attempt and not good:
@@ -301,7 +302,7 @@ class WorkerManager:
         timeout = self._settings.heartbeat.timeout
         began = self._loop.time()
         reply = worker.connection.ping()
-        # Read the result after the wait, because a reply counts even if this loop was too busy to read it in time.
+        # Check for a reply after the wait, because it is valid even if this loop was too busy to read it in time.
         await asyncio.wait({reply}, timeout=timeout)
         pong = reply.result() if reply.done() and reply.exception() is None else None
         closed, late = worker.connection.closed, f"no answer within {timeout:g} s"
@@ -309,7 +310,7 @@ class WorkerManager:
         now = self._loop.time()
         hooks.health_checked.announce(self._pool, member=worker.id, result=result, duration=now - began)
         if worker.status is not Status.RUNNING or closed:
-            # The worker has ended, which other functions handle.
+            # The worker has ended, which is handled elsewhere.
             return
         if pong is not None:
             worker.mark_healthy(pong)
@@ -317,7 +318,7 @@ class WorkerManager:
             if worker.end_cause is None:
                 self.scheduler.queue.offer(worker)
         elif now >= worker.connection.busy_until:
-            # Before its deadline, a call may block the interpreter, which delays the reply.
+            # Until its deadline has passed, a call may block the interpreter, which delays the reply.
             self._check_failed(worker, f"{worker.id!r} gave {late}")
 
     def _check_failed(self, worker: PoolWorker, message: str) -> None:
@@ -334,7 +335,7 @@ class WorkerManager:
     # -- drain and recycle --------------------------------------------------------------------------------------------
 
     def drain(self, worker: PoolWorker, reason: Reason) -> None:
-        """Give no more calls to ``worker``, and end it after its last call. Replace it if the pool needs to."""
+        """Stop giving calls to ``worker``, and stop it after its last call. Replace it if the pool needs to."""
         if not worker.phase.alive:
             return
         worker.end_cause = reason
@@ -344,14 +345,14 @@ class WorkerManager:
         self._start_missing()
 
     def call_sent(self, worker: PoolWorker) -> None:
-        """Count a call that was sent to ``worker``."""
+        """Count a call that has been sent to ``worker``."""
         worker.calls += 1
         self._recycle_if_due(worker)
 
     def give_back_slot(self, worker: PoolWorker, session: str | None) -> None:
-        """Give back a slot that was taken for ``session``, whether its call was sent or not."""
+        """Give back a slot taken for ``session``, whether or not its call was sent."""
         if worker.connection.closed:
-            # The worker has died, although its exit may not be known yet. Its slot must not go to a different call.
+            # The worker has died, even if we don't know how it exited yet. Its slot must not go to another call.
             self.scheduler.end_call(session)
             return
         if worker.leases == 1:
@@ -401,7 +402,7 @@ class WorkerManager:
         if not outdated:
             return
         starting = any(self.workers.stays(worker) and not worker.is_up for worker in self.workers)
-        # Workers that are not ready come first, then those with the fewest calls.
+        # Choose workers that are not ready first, and then those with the fewest calls.
         outdated.sort(key=_is_up_and_busy)
         most = sum(not worker.is_up for worker in outdated) or int(replaced)
         for worker in outdated[:most] if starting else outdated:
@@ -413,7 +414,7 @@ def _is_up_and_busy(worker: PoolWorker) -> tuple[bool, int]:
 
 
 def _jitter() -> float:
-    """Return a random factor between 0.9 and 1, which keeps workers that started together from ending together."""
+    """Return a random factor between 0.9 and 1, so that workers that started together do not end together."""
     return 1 - 0.1 * random.random()  # noqa: S311  # not used for secrets
 
 

@@ -1,7 +1,7 @@
-"""The assignment of calls to workers: free slots, the queue for slots, and the affinity of sessions to workers.
+"""Assigns calls to workers: free slots, the queue for slots, and the affinity of sessions to workers.
 
-When a slot becomes free, it is immediately assigned to the next waiting call. It can therefore never be assigned to a
-caller that has already left.
+When a slot becomes free, it is immediately assigned to the next waiting call, so it can never be assigned to a caller
+that has already given up.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ __all__ = ["Scheduler", "SlotQueue", "Waiter"]
 
 
 class Scheduler:
-    """The scheduler of a pool, which assigns calls to workers.
+    """A pool's scheduler, which assigns calls to workers.
 
     Args:
         pool: The sender of hooks.
-        settings: The settings of the pool.
-        workers: The workers of the pool.
-        on_wait: A function that is called when a call begins to wait, because the pool may need one more worker.
+        settings: The pool's settings.
+        workers: The pool's workers.
+        on_wait: A function to call when a call starts waiting, because the pool may need another worker.
     """
 
     def __init__(self, pool: Any, settings: PoolSettings, workers: WorkerSet, *, on_wait: Callable[[], object]) -> None:
         self.queue: SlotQueue = SlotQueue(settings.concurrency)
-        #: A function that returns the error for rejected calls. None while calls are accepted.
+        #: Returns the error for rejected calls. None while calls are accepted.
         self.refusal: Callable[[], Exception] | None = None
         self._sessions = SessionTable(settings.sessions, on_evict=self._evicted)
         self._pool = pool
@@ -47,7 +47,7 @@ class Scheduler:
         self._loop = asyncio.get_running_loop()
 
     def refuse(self, error: Callable[[], Exception]) -> None:
-        """Accept no more calls. Queued and new calls fail with ``error()``."""
+        """Stop accepting calls. Queued and new calls fail with ``error()``."""
         if self.refusal is None:
             self.refusal = error
             for waiter in self.queue.waiters():
@@ -59,7 +59,7 @@ class Scheduler:
         """Take a slot for a call in ``session``. Return the worker, or None if the call must wait.
 
         Raises:
-            PoolClosed, PoolFailed: if no more calls are accepted.
+            PoolClosed, PoolFailed: if calls are no longer accepted.
             SessionLost: if the session's worker has ended or, in mode ``"fail"``, is busy.
         """
         if self.refusal is not None:
@@ -88,8 +88,8 @@ class Scheduler:
         Args:
             spec: The call.
             future: The future that receives an error if the call gets no slot.
-            use: A function that is called with a worker when the call gets a slot there. If it returns False, the call
-                has failed, and the slot goes to the next call.
+            use: A function to call with a worker once the call gets a slot there. If it returns False, the call has
+                failed, and the slot goes to the next call.
 
         Raises:
             PoolBusy: if the queue is full.
@@ -117,14 +117,14 @@ class Scheduler:
         self.queue.release(worker)
 
     def end_call(self, session: str | None) -> None:
-        """Unpin ``session`` after one of its calls. If the worker has ended, no other step is needed."""
+        """Unpin ``session`` after one of its calls. If the worker has ended, this is all that is needed."""
         if session is not None:
             self._sessions.unpin(session, self._loop.time())
 
     def resume(self) -> None:
-        """Resume the assignment of slots after `SlotQueue.pause`.
+        """Resume assigning slots after `SlotQueue.pause`.
 
-        In mode ``"fail"``, waiting calls whose worker is still busy fail, as new calls would.
+        In mode ``"fail"``, waiting calls fail if their worker is still busy, just like new calls.
         """
         self.queue.resume()
         if self._mode == "fail":
@@ -141,7 +141,7 @@ class Scheduler:
             self._sessions.drop(worker.id, self._loop.time())
 
     def is_needed(self, worker: PoolWorker) -> bool:
-        """Return True if the end of ``worker`` would lose a session that cannot move."""
+        """Return True if a session that cannot move would be lost if ``worker`` ended."""
         return self._mode != "hint" and self._sessions.holds(worker.id, self._loop.time())
 
     def remove(self, worker: PoolWorker) -> None:
@@ -151,14 +151,14 @@ class Scheduler:
         for session in self._sessions.drop(worker.id, now):
             hooks.session_lost.announce(self._pool, session=session, member=worker.id)
         for waiter in self.queue.waiters(worker):
-            # This error reports the loss, so the next call starts the session again.
+            # This error reports that the session was lost, so the next call starts it again.
             self._sessions.take_loss(waiter.session or "", now)
             self.queue.dismiss(waiter, _lost(waiter.session, worker.id))
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def _claim(self, waiter: Waiter, session: str, worker: PoolWorker) -> bool:
-        """Return True if a call in ``session`` may use ``worker``. The session may have been bound meanwhile."""
+        """Return True if a call in ``session`` may use ``worker``. By now, the session may be bound to another one."""
         now = self._loop.time()
         try:
             bound = self._bound(session, now)
@@ -178,7 +178,7 @@ class Scheduler:
 
     def _check_limit(self, spec: CallSpec) -> None:
         queued = len(self.queue)
-        # `free_capacity` is checked last, because it iterates over all workers.
+        # Check `free_capacity` last, because it iterates over all workers.
         if queued < self._limit or spec.patient or queued < self._limit + self._workers.free_capacity:
             return
         hooks.pool_saturated.announce(self._pool, queued=queued, function=spec.function)
@@ -228,13 +228,13 @@ def _lost(session: str | None, worker: str) -> SessionLost:
 
 
 class Waiter:
-    """A call that waits for a slot of ``worker``. If ``worker`` is None, any worker can serve the call.
+    """A call waiting for one of ``worker``'s slots. If ``worker`` is None, any worker can serve the call.
 
     Args:
-        future: A future that is done when the call no longer waits.
-        use: A function that is called with a worker when the call gets a slot there. It returns False if the call does
-            not use the slot.
-        session: The session of the call.
+        future: A future that is done once the call is no longer waiting.
+        use: A function to call with a worker once the call gets a slot there. It returns False if the call does not use
+            the slot.
+        session: The call's session.
     """
 
     __slots__ = ("future", "number", "session", "use", "worker")
@@ -246,16 +246,17 @@ class Waiter:
         self.use: Callable[[PoolWorker], bool] = use
         self.session: str | None = session
         self.worker: PoolWorker | None = None
-        #: The sequence number of the call in the order of arrival.
+        #: The call's sequence number, in order of arrival.
         self.number: int = -1
 
 
 class SlotQueue:
-    """The workers' free slots and the calls that wait for one. This class uses no clock and no I/O.
+    """The workers' free slots, and the calls waiting for one. This class does no I/O and does not read the clock.
 
-    The next call goes to the worker with the fewest calls. Among equals, it goes to the most recently used worker, so
-    that surplus workers stay idle and can be ended. Calls are served in order of arrival, but a call that waits for a
-    particular worker does not delay others. No call waits while it could use a free slot, unless the queue is paused.
+    The next call goes to the worker with the fewest calls. If there are several, it goes to the one used most recently,
+    so that surplus workers stay idle and can be stopped. Calls are served in order of arrival, but a call waiting for a
+    particular worker does not delay others. Unless the queue is paused, no call waits if there is a free slot that it
+    could use.
 
     Args:
         slots: The number of slots per worker.
@@ -265,13 +266,13 @@ class SlotQueue:
         self._slots = slots
         #: True while no slots are assigned.
         self.paused: bool = False
-        # Workers with a free slot. The index is the number of occupied slots. The last worker in each dict is the most
-        # recently used one.
+        # Workers with a free slot, indexed by how many of their slots are occupied. In each dict, the most recently
+        # used worker comes last.
         self._free: tuple[dict[PoolWorker, None], ...] = tuple({} for _ in range(slots))
         self._offered: set[PoolWorker] = set()
-        # Calls that wait for any worker, in order of arrival.
+        # Calls that can use any worker, in order of arrival.
         self._anywhere: dict[Waiter, None] = {}
-        # Calls that wait for a particular worker, in order of arrival.
+        # Calls waiting for a particular worker, in order of arrival.
         self._strict: dict[PoolWorker, dict[Waiter, None]] = {}
         self._numbers = count()
 
@@ -281,7 +282,7 @@ class SlotQueue:
 
     @property
     def anywhere(self) -> int:
-        """The number of calls that wait for any worker."""
+        """The number of waiting calls that can use any worker."""
         return len(self._anywhere)
 
     def idle(self) -> Iterator[PoolWorker]:
@@ -289,7 +290,7 @@ class SlotQueue:
         return iter(tuple(self._free[0]))
 
     def waiters(self, worker: PoolWorker | None = None) -> list[Waiter]:
-        """Return the calls that wait only for ``worker``. If ``worker`` is None, return all waiting calls."""
+        """Return the calls waiting for ``worker`` in particular. If ``worker`` is None, return all waiting calls."""
         if worker is not None:
             return list(self._strict.get(worker, ()))
         return [*self._anywhere, *(waiter for row in self._strict.values() for waiter in row)]
@@ -297,9 +298,9 @@ class SlotQueue:
     # -- slots ------------------------------------------------------------------------------------------------------
 
     def take(self, session: str | None = None, worker: PoolWorker | None = None) -> PoolWorker | None:
-        """Take a slot of ``worker``, or of the best worker. Return None if no slot is free.
+        """Take a slot from ``worker`` or, by default, the best worker. Return None if no slot is free.
 
-        This never overtakes a waiting call, because a slot is free only if no waiting call can use it.
+        This never overtakes a waiting call, because a slot is only free if no waiting call can use it.
         """
         if self.paused:
             return None
@@ -321,7 +322,7 @@ class SlotQueue:
         self._serve(worker)
 
     def offer(self, worker: PoolWorker) -> None:
-        """Begin to assign calls to ``worker``. Idempotent."""
+        """Start assigning calls to ``worker``. Idempotent."""
         if worker not in self._offered:
             self._offered.add(worker)
             if worker.leases < self._slots:
@@ -329,7 +330,7 @@ class SlotQueue:
                 self._serve(worker)
 
     def withdraw(self, worker: PoolWorker) -> None:
-        """Stop assigning calls to ``worker``. Calls that wait for it continue to wait. Idempotent."""
+        """Stop assigning calls to ``worker``. Calls waiting for it keep waiting. Idempotent."""
         if worker in self._offered:
             self._offered.remove(worker)
             if worker.leases < self._slots:
@@ -340,7 +341,7 @@ class SlotQueue:
     def add(self, waiter: Waiter, worker: PoolWorker | None = None) -> None:
         """Add ``waiter`` to the queue for ``worker``, or for any worker.
 
-        A waiter that is added again keeps its place in the order of arrival.
+        A waiter that is added again keeps its place in the queue.
         """
         if waiter.number < 0:
             waiter.number = next(self._numbers)
@@ -364,11 +365,11 @@ class SlotQueue:
             waiter.future.set_exception(error)
 
     def pause(self) -> None:
-        """Assign no slots until `resume`. Occupied slots stay occupied."""
+        """Stop assigning slots until `resume` is called. Occupied slots stay occupied."""
         self.paused = True
 
     def resume(self) -> None:
-        """Resume the assignment of slots. Waiting calls are served first."""
+        """Resume assigning slots. Waiting calls are served first."""
         self.paused = False
         for worker in [worker for row in self._free for worker in reversed(row)]:
             self._serve(worker)
@@ -387,7 +388,7 @@ class SlotQueue:
                 self._check_in(worker)
 
     def _first(self, worker: PoolWorker) -> Waiter | None:
-        """Return the first call that may use a slot of ``worker``. Skip calls whose future is already done."""
+        """Return the first call that may use a slot of ``worker``, skipping calls whose future is already done."""
         anyone, strict = (
             next((waiter for waiter in row if not waiter.future.done()), None)
             for row in (self._anywhere, self._strict.get(worker, {}))

@@ -1,7 +1,7 @@
 """The table of sessions, which maps each session to the worker that holds its state.
 
-The table uses no I/O and no clock: its methods receive the time as an argument. Each operation takes constant time per
-affected session.
+The table does no I/O and does not read the clock: its methods take the current time as an argument. Each operation
+takes constant time per affected session.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["SessionTable"]
 
 
 class SessionTable:
-    """The bindings of sessions to workers.
+    """Keeps track of which sessions are bound to which workers.
 
     A session is bound to one worker, and a worker can have many sessions. A binding is removed when its worker ends, or
     ``ttl`` seconds after its last use. When the table has more than ``limit`` bindings, the least recently used one is
@@ -28,7 +28,7 @@ class SessionTable:
 
     Args:
         settings: The mode, the ttl and the limit.
-        on_evict: A function that is called with the session and the worker of each evicted binding.
+        on_evict: A function to call with the session and the worker of each evicted binding.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class SessionTable:
         self._idle = _Expiring(settings.ttl)
         # All bound sessions of each worker.
         self._by_worker: dict[str, dict[str, None]] = {}
-        # Sessions whose worker has ended. A session is removed when the loss is reported.
+        # Sessions whose worker has ended. A session is removed once the loss has been reported.
         self._lost = _Expiring(settings.ttl)
 
     def __len__(self) -> int:
@@ -68,7 +68,7 @@ class SessionTable:
         return worker
 
     def bind(self, session: str, worker: str, now: float) -> None:
-        """Bind ``session`` to ``worker`` instead of any earlier worker. Evict other bindings above the limit."""
+        """Bind ``session`` to ``worker``, replacing any earlier binding. Evict other bindings if there are too many."""
         self._forget(session)
         self._lost.pop(session)
         self._shrink(self._limit - 1, now)
@@ -79,14 +79,14 @@ class SessionTable:
             self._idle.put(session, worker, now)
 
     def pin(self, session: str, now: float) -> None:
-        """Record the start of a call in ``session``, whether or not the session is bound."""
+        """Record that a call has started in ``session``, whether or not the session is bound."""
         self._calls[session] += 1
         if (worker := self._idle.get(session, now)) is not None:
             self._idle.pop(session)
             self._pinned[session] = worker
 
     def unpin(self, session: str, now: float) -> None:
-        """Record the end of a call in ``session``. The ttl starts after the last running call."""
+        """Record that a call in ``session`` has finished. The ttl starts once no call is running."""
         self._calls[session] -= 1
         if self._calls[session] > 0:
             return
@@ -175,5 +175,5 @@ class _Expiring:
             yield session
 
     def _has_expired(self, since: float, now: float) -> bool:
-        # Timers for the end of the ttl compute the same sum. A different formula might deviate by a rounding error.
+        # The timers that expire sessions compute the same sum. A different formula might be off by a rounding error.
         return now >= since + self._ttl

@@ -1,4 +1,4 @@
-"""Streams, leases and maps, the operations that involve more than one value or call."""
+"""Streams, leases and maps: operations that involve more than one value or call."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Lease", "Stream", "map_calls"]
 
-#: The maximum number of unacknowledged values of a stream.
+#: The maximum number of unacknowledged values in a stream.
 _WINDOW: Final = 32
 
 
 class Stream:
-    """Async iterator over the values of a generator in a worker.
+    """An async iterator over the values of a generator that runs in a worker.
 
-    The call begins when the first value is requested. The generator pauses when its values are not consumed. It ends,
-    and runs its ``finally`` blocks, after `aclose`, on exit from ``async with stream``, or when an unfinished stream is
-    garbage-collected. The deadline covers the whole stream, from the first requested value.
+    The call begins when the first value is requested. The generator pauses if its values are not consumed. It is
+    closed, and runs its ``finally`` blocks, after `aclose`, when ``async with stream`` exits, or when an unfinished
+    stream is garbage-collected. The deadline covers the entire stream, starting when the first value is requested.
     """
 
     def __init__(self, dispatcher: CallDispatcher, spec: CallSpec, permit: Permit | None = None) -> None:
         self._dispatcher = dispatcher
         self._spec = spec
-        # The permit of the lease that the stream belongs to. If it is None, the stream takes its own.
+        # The permit of the lease that the stream belongs to. If it is None, the stream gets a permit of its own.
         self._permit = permit
         self._call: PendingCall | None = None
         self._waiting = False
@@ -77,7 +77,7 @@ class Stream:
             raise
 
     async def aclose(self) -> None:
-        """End the generator, and return when it has ended. Idempotent."""
+        """Close the generator, and return once it has finished. Idempotent."""
         if not self._over and self._call is not None:
             await self._cancel(self._call, None)
         self._over = True
@@ -89,7 +89,7 @@ class Stream:
         await self.aclose()
 
     def __del__(self) -> None:
-        # Use call_soon_threadsafe, because this method may run in a different thread.
+        # Use call_soon_threadsafe, because this method may be called in a different thread.
         if self._call is not None and not self._over and not self._dispatcher.loop.is_closed():
             self._dispatcher.loop.call_soon_threadsafe(_abandon, self._call)
 
@@ -109,7 +109,7 @@ class Stream:
         return call
 
     async def _cancel(self, call: PendingCall, error: BaseException | None) -> None:
-        """Cancel the generator unless it has ended, and return when it is no longer running."""
+        """Cancel the generator unless it has finished, and return once it is no longer running."""
         stopped = call.cancel("cancelled")
         self._finish(call, error)
         if not stopped.done():
@@ -126,10 +126,10 @@ def _abandon(call: PendingCall) -> None:
 
 
 class Lease:
-    """A worker for several calls, from ``async with pool.lease() as worker``. `call` and `stream` use that worker.
+    """A worker reserved for several calls with ``async with pool.lease() as worker``.
 
-    Leaving the block waits for the last call and returns the worker to the pool. If the worker is lost, further calls
-    raise `WorkerLost`.
+    `call` and `stream` use that worker. On exit, the block waits for the last call, and then returns the worker to the
+    pool. If the worker is lost, any further calls raise `WorkerLost`.
     """
 
     def __init__(self, dispatcher: CallDispatcher, spec: CallSpec) -> None:
@@ -151,7 +151,7 @@ class Lease:
         if not self._dispatcher.prepare(spec):
             self._held()
             await self._dispatcher.encode(spec)
-        # The lease may have ended during the encoding.
+        # The lease may have ended while we were encoding.
         return await PendingCall(self._dispatcher, spec, self._held()).outcome()
 
     def stream(
@@ -161,7 +161,7 @@ class Lease:
         return Stream(self._dispatcher, self._call_spec(function, args, kwargs, deadline), self._held())
 
     def discard(self) -> None:
-        """Replace the worker at the end of the lease, for instance because its state is corrupt."""
+        """Have the worker replaced when the lease ends, for instance because its state is corrupt."""
         self._dispatcher.manager.drain(self._held().worker, "error")
 
     async def __aenter__(self) -> Self:
@@ -196,13 +196,13 @@ class Lease:
 async def map_calls(
     dispatcher: CallDispatcher, function: str, rows: Iterable[Any], *, ordered: bool, deadline: float | None
 ) -> AsyncGenerator[Any, None]:
-    """Call ``function`` for each of ``rows``, which are read on demand, and yield the results.
+    """Call ``function`` with each of ``rows``, which are read on demand, and yield the results.
 
-    The first error is raised. After an error, and when the generator is closed, the running calls are cancelled. The
-    generator waits for their end.
+    The first error is raised. If there is an error, or the generator is closed, it cancels the calls that are still
+    running and waits for them to stop.
     """
     workers = dispatcher.manager.workers
-    # This is twice the number of slots, which keeps the next call for each slot waiting.
+    # Twice the number of slots, so that each slot always has its next call waiting.
     limit = 2 * workers.high * workers.concurrency
     remaining = iter(rows)
     tasks: deque[asyncio.Task[Any]] = deque()
@@ -226,7 +226,7 @@ async def map_calls(
 
 
 async def _next_result(tasks: deque[asyncio.Task[Any]], *, ordered: bool) -> Any:
-    """Wait for the first of ``tasks``, or for any if not ``ordered``. Remove the task, and return its result."""
+    """Wait for the first of ``tasks`` or, if not ``ordered``, any of them. Remove the task, and return its result."""
     if not ordered:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         task = next(task for task in tasks if task in done)

@@ -1,4 +1,4 @@
-"""One process of a pool with its statistics, and the set of all workers.
+"""A pool's worker process with its statistics, and the set of all workers in a pool.
 
 A worker's phase is derived from its status, its calls and its health. Only the history of phases is stored.
 """
@@ -43,15 +43,15 @@ _MIB: Final = 1024 * 1024
 class PoolWorker(ProcessWorker):
     """A process in a pool. It serves as many simultaneous calls as the pool's concurrency allows.
 
-    The pool starts and stops the worker. Applications only read its attributes.
+    The pool starts and stops the worker; applications should only read its attributes.
 
     Args:
         name: The pool's name and a number. This is also the ID of the worker.
         settings: The settings of the pool.
         pool: The sender of hooks.
         generation: The pool's generation when the worker is created.
-        on_close: A function that is called with the worker when it accepts no more calls.
-        on_protocol_error: A function that is called with the worker and the error if the worker violates the protocol.
+        on_close: A function to call with the worker when it stops accepting calls.
+        on_protocol_error: A function to call with the worker and the error if the worker violates the protocol.
     """
 
     kind: ClassVar[str] = "member"
@@ -81,29 +81,29 @@ class PoolWorker(ProcessWorker):
             contain=process.contain,
             stdio=self.connection.pipes,
         )
-        #: A unique ID among all past and future workers of the pool.
+        #: An ID that is unique among all of the pool's past and future workers.
         self.id = name
         self.generation = generation
         #: The number of running calls.
         self.leases: int = 0
-        #: The number of calls that have been sent to the worker.
+        #: The total number of calls sent to the worker.
         self.calls = 0
-        #: The resident memory in bytes, from the latest report. None before the first report.
+        #: The resident memory in bytes as of the latest report, or None if there has been none.
         self.rss: int | None = None
         self.health: Health = Health.UNKNOWN
-        #: The number of consecutive failed health checks.
+        #: How many health checks in a row have failed.
         self.failures: int = 0
-        #: The reason why the pool drains, stops or kills the worker. Once it is set, the worker gets no more calls.
+        #: Why the pool is draining, stopping or killing the worker. Once this is set, the worker gets no more calls.
         self.end_cause: Reason | None = None
-        #: The reason for a kill, in words. Empty if the exit code already shows the reason.
+        #: Why the worker was killed, in words. Empty if the exit code already shows the reason.
         self.fault = ""
-        #: The number of consecutive workers that failed before this one was started as a replacement.
+        #: How many workers in a row failed before this one was started as a replacement.
         self.attempt = 0
         #: True once the worker has completed a call.
         self.has_answered = False
-        #: When the worker became ready, on the loop's clock.
+        #: When the worker became ready, in loop time.
         self.ready_at: float = math.inf
-        #: When the last call ended, on the loop's clock.
+        #: When the most recent call finished, in loop time.
         self.idle_since: float = 0.0
         #: The number of calls after which the worker is recycled.
         self.max_calls: float = math.inf
@@ -112,23 +112,24 @@ class PoolWorker(ProcessWorker):
         self.timers: list[asyncio.TimerHandle] = []
         self._pool = pool
         self._first_probe_timeout = settings.heartbeat.timeout
-        # Only Python workers handle the signals that request a cancellation or a stack dump.
+        # Only Python workers handle the signals for cancelling a call and dumping stacks.
         self._is_python = settings.target.name is not None
         self._loop = asyncio.get_running_loop()
         self._phase_since = self._loop.time()
-        # Plain tuples, newest first, because each call adds two changes and few of them are ever read.
+        # Plain tuples, newest first. Each call adds two changes, and few of them are ever read, so we don't create
+        # records here.
         self._changes: deque[tuple[Phase, Phase, Reason, float, float, Mapping[str, object]]] = deque(maxlen=32)
         self._start_failure: Reason = "init_failed"
         self.on_change(self._status_changed)
 
     @property
     def pid(self) -> int | None:
-        """The pid of the process, or None before the process exists."""
+        """The process's pid, or None if it has not been started yet."""
         return self._pid
 
     @property
     def phase(self) -> Phase:
-        """The current phase of the worker."""
+        """The worker's current phase."""
         return self._phase(self._machine.state)
 
     @property
@@ -147,14 +148,14 @@ class PoolWorker(ProcessWorker):
         return self.status in AT_WORK
 
     def _state_as(self, name: str, **known: Any) -> WorkerState:
-        """Return the state of the worker, including its health."""
+        """Return the worker's state, including its health."""
         state = super()._state_as(name, **known)
         if state.health is None and self.health is not Health.UNKNOWN:
             return replace(state, health=ProbeResult(self.healthy, str(self.phase)))
         return state
 
     async def suspend(self) -> None:
-        """Raise InvalidTransition, because only the whole pool can be suspended."""
+        """Raise InvalidTransition, because only the pool as a whole can be suspended."""
         raise InvalidTransition(
             f"{self.name!r} cannot be suspended alone, because it would count as dead; suspend its pool"
         )
@@ -162,13 +163,13 @@ class PoolWorker(ProcessWorker):
     # -- calls ------------------------------------------------------------------------------------------------------
 
     def check_out(self, session: str | None) -> None:
-        """Take a slot of the worker for a call in ``session``."""
+        """Take one of the worker's slots for a call in ``session``."""
         self.leases += 1
         if self.leases == 1:
             self._record(Phase.READY, Phase.BUSY, "checkout", {} if session is None else {"session": session})
 
     def check_in(self) -> None:
-        """Give a slot of the worker back."""
+        """Give back one of the worker's slots."""
         self.leases -= 1
         if self.leases == 0 and self._machine.state is Status.RUNNING:
             if self.healthy:
@@ -194,9 +195,9 @@ class PoolWorker(ProcessWorker):
             self._record(before, self.phase, "health_check_failed")
 
     def dump_stacks(self) -> None:
-        """Ask the worker to write its stacks to its stderr. This works even while a call blocks the interpreter.
+        """Ask the worker to write its stacks to stderr. This works even while a call is blocking the interpreter.
 
-        Nothing is sent if the signal would reach a process that does not handle it.
+        We send nothing if the signal would reach a process that does not handle it.
         """
         if self._is_python and self._containment.level is not Level.PIDNS:
             self.send_signal(signal.SIGUSR2)
@@ -204,11 +205,11 @@ class PoolWorker(ProcessWorker):
     # -- start and end ----------------------------------------------------------------------------------------------
 
     def mark_pending(self) -> None:
-        """Record that the worker's start is queued."""
+        """Record that the worker is waiting to be started."""
         self._machine.to(Status.PENDING)
 
     def request_stop(self, reason: Reason, timeout: float | None = None) -> None:
-        """Request the end of the worker. If this is called repeatedly, only the first reason is reported."""
+        """Ask the worker to end. If this is called more than once, only the first reason is reported."""
         if self.phase.alive:
             self.end_cause = reason
         self.ask_to_stop(timeout)
@@ -216,7 +217,7 @@ class PoolWorker(ProcessWorker):
     def kill_orphaned(self) -> None:
         """Kill the process group of a worker whose loop was closed."""
         with suppress(OSError):
-            # A child keeps its pid until it is reaped, even if it has ended, so the signal cannot reach a different
+            # A child keeps its pid until it is reaped, even if it has exited, so the signal cannot reach a different
             # process.
             if self._pid is not None and os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 os.killpg(self._pid, signal.SIGKILL)
@@ -244,13 +245,14 @@ class PoolWorker(ProcessWorker):
 
     def _terminate(self, *, force: bool) -> None:
         if force or self.fault:
-            # A worker with a fault may not handle a stop request.
+            # A worker with a fault might not respond to a stop request.
             super()._terminate(force=True)
         elif self._started_at is None:
-            # Use a signal, because the worker may still be importing its target, and reads no frames until it is ready.
+            # Use a signal, because the worker may still be importing its target and does not read frames until it is
+            # ready.
             super()._terminate(force=False)
         else:
-            # On this frame, the worker cleans up and exits.
+            # When the worker receives this frame, it cleans up and exits.
             self.connection.bye(self.stop_timeout)
 
     # -- phases -----------------------------------------------------------------------------------------------------
@@ -268,7 +270,7 @@ class PoolWorker(ProcessWorker):
             self.health = Health.UNKNOWN
 
     def _reason(self, before: Phase, after: Phase) -> Reason:
-        """Return the reason for a phase change that was caused by a status change."""
+        """Return the reason for a phase change caused by a status change."""
         if after is Phase.TERMINATED:
             if before is Phase.INITIALIZING:
                 return self._start_failure
@@ -294,7 +296,7 @@ class PoolWorker(ProcessWorker):
     # -- errors -----------------------------------------------------------------------------------------------------
 
     def lost_during(self, function: str, end: Exit) -> WorkerLost:
-        """Return the error for the caller of ``function``, which was running when this worker ended."""
+        """Return the error for the caller of ``function``, which was running when this worker died."""
         return self.lost_error(f"{self.id!r} was lost while it worked on {function!r}", end)
 
     def end_error(self) -> Exception:
@@ -309,7 +311,7 @@ class PoolWorker(ProcessWorker):
         return end.error
 
     def lost_error(self, message: str, end: Exit | None = None) -> WorkerLost:
-        """Return the error for the loss of the worker. It includes details from ``end`` unless that is None."""
+        """Return the error for a lost worker, including details from ``end`` unless it is None."""
         if end is None:
             return WorkerLost(message, rss=self.rss, stderr=self.connection.pipes.tail())
         if self.fault:
@@ -332,7 +334,7 @@ class PoolWorker(ProcessWorker):
 
 
 class WorkerSet:
-    """The workers of a pool that have not ended, and the intended number of workers.
+    """A pool's workers that have not ended, and how many workers there should be.
 
     Args:
         size: The minimum and maximum number of workers.
@@ -354,31 +356,31 @@ class WorkerSet:
         return len(self.by_id)
 
     def stays(self, worker: PoolWorker) -> bool:
-        """Return True if ``worker`` stays in the pool, that is, if it is neither drained nor outdated."""
+        """Return True if ``worker`` is meant to stay in the pool: it is neither being drained nor outdated."""
         return worker.end_cause is None and worker.generation == self.generation
 
     @property
     def size(self) -> int:
-        """The number of workers that stay in the pool, including those that are starting."""
+        """The number of workers meant to stay in the pool, including those that are starting."""
         return sum(map(self.stays, self.by_id.values()))
 
     @property
     def ready(self) -> int:
-        """The number of ready workers that stay in the pool."""
+        """The number of ready workers meant to stay in the pool."""
         return sum(self.stays(worker) and worker.is_up for worker in self.by_id.values())
 
     @property
     def free_capacity(self) -> int:
-        """The number of slots that become available if the pool grows to its maximum size and all workers are ready."""
+        """How many slots would become available if the pool grew to its maximum size and all workers were ready."""
         return self.concurrency * (self.high - self.ready)
 
     @property
     def outdated(self) -> list[PoolWorker]:
-        """The workers of earlier generations that are not drained yet."""
+        """The workers from earlier generations that are not being drained yet."""
         return [worker for worker in self if worker.generation != self.generation and worker.end_cause is None]
 
     def wanted(self, waiting: int) -> int:
-        """Return the number of workers that the pool needs when ``waiting`` calls are waiting."""
+        """Return how many workers the pool needs if ``waiting`` calls are waiting."""
         usable = [worker for worker in self if worker.end_cause is None]
         calls = waiting + sum(worker.leases for worker in usable)
         unhealthy = sum(not worker.healthy for worker in usable)
