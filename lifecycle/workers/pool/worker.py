@@ -319,7 +319,7 @@ class PoolWorker(ProcessWorker):
         elif end.signal is not None:
             how = f"it was killed by signal {end.signal}"
             if end.signal == 9:  # noqa: PLR2004  # not every system defines SIGKILL
-                how += ", perhaps out of memory"
+                how += " (SIGKILL), perhaps because the system ran out of memory"
         elif end.exit_code is not None:
             how = f"it exited with status {end.exit_code}"
         else:
