@@ -55,7 +55,7 @@ lifecycle.observe          a live page, metrics, traces and commands
 lifecycle.bridges          topics and leases shared by several machines
 lifecycle.testing          virtual time, fakes, a pytest plugin
 
-``import lifecycle`` is fast, because each name is imported at its first use.
+``import lifecycle`` is fast, because each name is imported when it is first used.
 """
 
 from lifecycle._lazy import lazy_names

@@ -16,10 +16,13 @@ _T = TypeVar("_T")
 
 
 class Condition:
-    """A condition without a lock, for one event loop. `notify_all` wakes all waiters, and each of them checks again."""
+    """A condition without a lock, for a single event loop.
+
+    `notify_all` wakes all waiters, and each of them checks again.
+    """
 
     def __init__(self) -> None:
-        #: The number of notifications so far. If a caller finds the same number as before, it has missed none.
+        #: The number of notifications so far. As long as it stays the same, a caller has not missed any.
         self.notified: int = 0
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -40,8 +43,8 @@ class Condition:
         try:
             await waiter
         finally:
-            # A waiter that was notified is no longer in the list. A search for it would cost a thousand waiters a
-            # thousand steps each.
+            # A waiter that was notified is no longer in the list. With a thousand waiters, searching for it would take
+            # each of them a thousand steps.
             if waiter.cancelled() and waiter in self._waiters:
                 self._waiters.remove(waiter)
 
@@ -57,13 +60,13 @@ async def wait_within(seconds: float, event: asyncio.Event) -> bool:
 
 def is_async(fn: object) -> TypeGuard[Callable[..., Awaitable[Any]]]:
     """Return whether calling ``fn``, a function or a callable object, returns an awaitable."""
-    # The `__call__` of a class is the method of its instances.
+    # The `__call__` of a class is its instances' method.
     call = None if isinstance(fn, type) else getattr(fn, "__call__", None)  # noqa: B004  # its kind is needed
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
 
 
 def was_cancelled() -> bool:
-    """Return whether the running task was cancelled. User code may also raise CancelledError without a cancellation."""
+    """Return whether the running task was cancelled. User code may also raise CancelledError by itself."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -72,20 +75,20 @@ def cancel_later(cancelled: asyncio.CancelledError) -> None:
     """Raise a caught cancellation of the running task again at its next await."""
     task = asyncio.current_task()
     assert task is not None, "only a task can be cancelled"
-    # An immediate cancellation would end a task that returns without another await, and lose its result.
+    # If we cancelled the task right away and it returned without awaiting again, its result would be lost.
     asyncio.get_running_loop().call_soon(_cancel_again, task, *cancelled.args)
 
 
 def _cancel_again(task: asyncio.Task[Any], *message: Any) -> None:
-    # The cancellation may have been withdrawn, for example by a timeout at the end of its block.
+    # The cancellation may have been withdrawn, for example by a timeout whose block has ended.
     if not task.done() and task.cancelling():
-        # The count of requests stays the same, so timeouts and task groups recognise their own requests.
+        # Keep the number of cancellation requests the same, so that timeouts and task groups recognise their own.
         task.uncancel()
         task.cancel(*message)
 
 
 async def shield(work: asyncio.Future[_T]) -> _T:
-    """Wait for ``work`` even if the caller is cancelled. The cancellation is raised when the work has ended."""
+    """Wait for ``work`` even if the caller is cancelled. The cancellation is raised once the work has finished."""
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
         try:

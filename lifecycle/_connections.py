@@ -1,8 +1,8 @@
-"""The connections of an HTTP server: their number, how long they wait, and their share of the event loop.
+"""An HTTP server's connections: limits on their number, their waiting time, and their use of the event loop.
 
-Clients need no token to connect, so neither one client nor many may use up the program's file descriptors or event
-loop. `Acceptor` accepts connections, `Connections` limits their number and waiting time, and a `Connection` reads. The
-module imports aiohttp, so it is imported only when a server starts.
+Clients can connect without a token, so they must not be able to use up the program's file descriptors or block its
+event loop, no matter how many there are. `Acceptor` accepts connections, `Connections` limits their number and waiting
+time, and a `Connection` reads. This module imports aiohttp, so we import it only when a server starts.
 """
 
 from __future__ import annotations
@@ -34,48 +34,49 @@ __all__ = ["NEVER", "Acceptor", "Connection", "Connections"]
 #: Chunks of one byte cost a thousand times as much as large ones, and asyncio reads 256 KiB at a time.
 _PIECE: Final = 2048
 _TURN: Final = 0.00025
-#: Seconds per loop iteration that a server may spend on parsing for connections with more data, one after the other.
+#: How many seconds per loop iteration a server may spend on parsing for connections that have more data.
 _ALL: Final = 0.001
 
-#: The maximum number of transferred bytes per byte of a body, and extra bytes for framing. One-byte chunks transfer
-#: six.
+#: A client is cut off if it transfers more than this many bytes per byte of a body, plus `_FRAMING` bytes. One-byte
+#: chunks take six.
 _RATIO: Final = 3
 _FRAMING: Final = 16 * 1024
 
-#: The time in seconds that a refused client has to read its response and stop sending before the connection is closed.
+#: How many seconds a rejected client has to read its response and stop sending before we close the connection.
 _LINGER: Final = 1.0
-#: Seconds for the same while the server is closing.
+#: How many seconds a rejected client has while the server is closing.
 _LAST_LINGER: Final = 0.1
 
-#: Seconds for a client's TLS handshake, even under load. Other clients wait until it ends.
+#: How many seconds a client always has for its TLS handshake, even under load. Other clients wait until it has
+#: finished.
 _HANDSHAKE: Final = 0.25
 
-#: The maximum number of connections that are accepted per loop iteration.
+#: The maximum number of connections to accept per loop iteration.
 _BURST: Final = 32
 
-#: Seconds until an acceptor retries after it could not accept, for example because no descriptor was free.
+#: Seconds before an acceptor tries again if it could not accept, for example because there were no free descriptors.
 _PAUSE: Final = 0.1
 _QUIET: Final = 60.0
 
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
-#: Seconds that disable aiohttp's own timer for idle connections.
+#: A timeout long enough to disable aiohttp's own timer for idle connections.
 NEVER: Final = 3600.0
 
-#: The connections of all servers in this process, because descriptors belong to the process too.
+#: The connections of all servers in this process, which share its descriptors.
 _open: Final[WeakSet[Connection]] = WeakSet()
 _servers: Final[WeakSet[Connections]] = WeakSet()
 
 
 class Connection(web.RequestHandler):
-    """aiohttp's protocol for one client. It shares the loop fairly, even if a client sends quickly.
+    """aiohttp's protocol for one client. It shares the loop fairly, even if the client sends a lot of data quickly.
 
     Args:
-        connections: The connections of the server, which are notified of changes.
+        connections: The server's connections, which are notified of changes.
         manager: aiohttp's server.
-        refusal: Creates the response to malformed input, from a status and the reason.
+        refusal: Creates the response to malformed input from a status and a reason.
         log: The logger for internal errors.
-        settings: The settings of aiohttp's protocol.
+        settings: Settings for aiohttp's protocol.
     """
 
     __slots__ = (
@@ -110,15 +111,15 @@ class Connection(web.RequestHandler):
         self._connections = connections
         self._refusal = refusal
         self._log = log
-        # Received data that is not parsed yet, whether parsing is scheduled, and whether this class has paused the
+        # The received data that is not parsed yet, whether parsing is scheduled, and whether we have paused the
         # transport.
         self._held = bytearray()
         self._feeding = False
         self._stopped_reading = False
-        # The body of the current request, its bytes when it was first checked, and the bytes received since.
+        # The body of the current request, its size when we first checked it, and the number of bytes received since.
         self._body: StreamReader | None = None
         self._body_before = self._wire = 0
-        # True if received data is discarded. The future is done when the client has disconnected.
+        # True if received data is discarded. The future is done once the client has disconnected.
         self._deaf = False
         self._gone: asyncio.Future[None] | None = None
 
@@ -131,14 +132,14 @@ class Connection(web.RequestHandler):
             self._body, self._body_before, self._wire = request.content, request.content.total_bytes, 0
 
     def end(self) -> None:
-        """Record that the request has its response, so that the next one may arrive."""
+        """Record that the response has been sent, so that the next request may arrive."""
         self._body = None
         self._connections.wait_for(self)
 
     async def linger(self) -> None:
-        """Wait up to a second until the client has read its response and disconnected. Discard the rest of its body.
+        """Wait up to a second for the client to read its response and disconnect. Discard the rest of its body.
 
-        Closing a socket with unread data would discard the response.
+        If we closed the socket with unread data, the client would lose the response.
         """
         transport = self.transport
         if transport is None:
@@ -154,12 +155,15 @@ class Connection(web.RequestHandler):
                 await self._gone
 
     def hurry(self) -> None:
-        """End `linger`."""
+        """Stop `linger` from waiting any longer."""
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(None)
 
     def cut(self) -> None:
-        """Abort the connection. A client that does not read would delay a graceful close indefinitely."""
+        """Abort the connection.
+
+        If we closed it gracefully, a client that does not read could delay that indefinitely.
+        """
         self._held.clear()
         if self.transport is not None:
             self.transport.abort()
@@ -169,7 +173,7 @@ class Connection(web.RequestHandler):
     # -- calls from the transport --------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to wait for the first request."""
+        """Start waiting for the first request."""
         super().connection_made(transport)
         self._connections.wait_for(self)
 
@@ -185,7 +189,7 @@ class Connection(web.RequestHandler):
         if self._deaf:
             return
         if self._held or len(data) > _PIECE:
-            # A call without data makes aiohttp parse the data that its parser has kept.
+            # Without data, this call makes aiohttp parse what its parser has kept.
             if not data:
                 super().data_received(data)
                 return
@@ -204,7 +208,7 @@ class Connection(web.RequestHandler):
         self._feeding = False
         until = perf_counter() + _TURN
         while self._held and self.transport is not None:
-            # A paused parser keeps its input, and continues without another call.
+            # A paused parser keeps its input, and continues on its own.
             size = len(self._held) if self._is_full else _PIECE
             piece = bytes(self._held[:size])
             del self._held[:size]
@@ -232,7 +236,7 @@ class Connection(web.RequestHandler):
         return self._reading_paused or self._buffer_paused
 
     def _weigh(self, body: StreamReader, received: int) -> None:
-        """Cut off a client whose body is mostly framing, such as chunks of one byte."""
+        """Cut off the client if its body is mostly framing, such as one-byte chunks."""
         self._wire += received
         if self._is_full or body.is_eof():
             return
@@ -249,7 +253,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002  # aiohttp's message repeats what the client sent
     ) -> web.StreamResponse:
-        """Respond to malformed input, or to an internal error."""
+        """Respond to malformed input or an internal error."""
         if status >= 500:  # noqa: PLR2004  # the first status for server errors
             self._log.error("a request failed: %r", exc, exc_info=exc)
         else:
@@ -262,11 +266,12 @@ class Connection(web.RequestHandler):
 
 
 class Connections:
-    """The connections of one server. Together with other servers, they use at most half of the process's descriptors.
+    """One server's connections. All servers together use at most half of the process's descriptors.
 
-    After connecting, or after a response, a client has ``timeout`` seconds to send the headers of a request. A TLS
-    handshake counts as well. The number of waiting clients is limited. One more disconnects the client that has waited
-    longest, so that many slow clients cannot lock out a quick one. One timer serves all connections.
+    After connecting or receiving a response, a client has ``timeout`` seconds to send the headers of a request,
+    including the time for the TLS handshake. The number of clients that may be waiting is limited. Beyond the limit,
+    the client that has waited longest is disconnected, so that many slow clients cannot lock out a quick one. A single
+    timer serves all connections.
     """
 
     def __init__(self, *, timeout: float) -> None:
@@ -275,14 +280,14 @@ class Connections:
         self._most = share_of_descriptors(4, least=16, most=10_000)
         self._most_open = share_of_descriptors(2, least=32, most=100_000)
         self._all: set[Connection] = set()
-        # The time since which each client waits. All have the same timeout, so the first one expires next.
+        # When each client started to wait. They all have the same timeout, so the first one expires next.
         self._waiting: dict[Connection, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._new: set[Connection] = set()
-        # Connections with more data to parse, in order, and the scheduled call that parses it.
+        # The connections that have more data to parse, in order, and the scheduled call that parses it.
         self._hungry: dict[Connection, None] = {}
         self._feeding: asyncio.Handle | None = None
-        #: True if the server is closing, and waits for no client longer than necessary.
+        #: True if the server is closing, in which case it does not wait for clients longer than necessary.
         self.ending = False
         #: Set while every connection has had a request.
         self.all_asked = asyncio.Event()
@@ -304,7 +309,7 @@ class Connections:
             self.make_room()
 
     def forget(self, connection: Connection) -> None:
-        """Remove a connection that has ended. A second call does nothing."""
+        """Remove a closed connection. Calling this again does nothing."""
         self.got(connection)
         self._all.discard(connection)
         self._hungry.pop(connection, None)
@@ -318,42 +323,42 @@ class Connections:
             self.all_asked.set()
 
     def wait_for(self, connection: Connection) -> None:
-        """Wait for the next request of ``connection``, unless it has ended."""
+        """Wait for the next request on ``connection``, unless it is closed."""
         if connection.transport is not None:
             self._wait(connection)
 
     def time_to_room(self, seconds: float) -> float:
-        """Return the seconds until another client may be accepted, so that each waiting client has had ``seconds``."""
+        """Return how long to wait before accepting another client, so that each waiting client has had ``seconds``."""
         if not self._waiting or (len(self._waiting) < self._most and len(_open) < self._most_open):
             return 0.0
         return max(0.0, next(iter(self._waiting.values())) + seconds - self.loop.time())
 
     def make_room(self) -> None:
-        """End the connection that has waited longest for a request, among all servers in this loop.
+        """Of all servers in this loop, cut the connection that has waited longest for a request.
 
-        If each server ended one of its own, one server's clients could lock out those of all others.
+        If each server cut one of its own instead, one server's clients could lock out everyone else's.
         """
         here = [each for each in _servers if each.loop is self.loop]
         min(here, key=lambda each: each.waiting_since).cut_longest()
 
     @property
     def waiting_since(self) -> float:
-        """The time since which the longest-waiting connection has waited."""
+        """When the connection that has waited longest started to wait."""
         return next(iter(self._waiting.values()), math.inf)
 
     def cut_longest(self) -> None:
-        """End the connection of this server that has waited longest for a request, if any."""
+        """Cut this server's connection that has waited longest for a request, if there is one."""
         if self._waiting:
             self._cut(next(iter(self._waiting)))
 
     def end(self) -> None:
-        """Wait for each client only until it has read its response."""
+        """From now on, wait for each client only until it has read its response."""
         self.ending = True
         for connection in self._all:
             connection.hurry()
 
     def feed_later(self, connection: Connection) -> None:
-        """Let the connection parse in the next loop iteration, or a later one if others are queued."""
+        """Let the connection parse in the next loop iteration, or later if others are queued."""
         self._hungry[connection] = None
         if self._feeding is None:
             self._feeding = self.loop.call_soon(self._feed)
@@ -375,7 +380,7 @@ class Connections:
                 self._feeding = self.loop.call_soon(self._feed)
 
     async def abort(self) -> None:
-        """Abort every connection."""
+        """Abort all connections."""
         if self._timer is not None:
             self._timer.cancel()
         accepting = [connection.accepting for connection in self._all if connection.accepting is not None]
@@ -383,7 +388,7 @@ class Connections:
             connection.cut()
         if accepting:
             await asyncio.wait(accepting)
-        # Transports close their sockets one iteration later.
+        # Transports close their sockets in the next loop iteration.
         await asyncio.sleep(0)
 
     def _wait(self, connection: Connection) -> None:
@@ -412,15 +417,15 @@ class Connections:
 class Acceptor:
     """Accepts connections on listening sockets, which it owns.
 
-    When no descriptor is left, asyncio's own server would log a thousand errors per second. It also does not report
-    clients whose TLS handshake is in progress.
+    We don't use asyncio's own server because it logs a thousand errors per second when no descriptors are left, and
+    because it does not report clients during their TLS handshake.
 
     Args:
         sockets: The listening sockets.
-        connections: The connections of the server.
-        protocol: Creates the protocol of one connection.
+        connections: The server's connections.
+        protocol: Creates the protocol for a connection.
         context: The TLS context.
-        handshake: Maximum seconds of a TLS handshake.
+        handshake: The maximum number of seconds for a TLS handshake.
     """
 
     def __init__(
@@ -438,14 +443,14 @@ class Acceptor:
         self._tls = {} if context is None else {"ssl": context, "ssl_handshake_timeout": handshake}
         self._loop = connections.loop
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
-        # The time of the last log line about a lack of descriptors.
+        # When we last logged that there were no descriptors left.
         self._logged = -_QUIET
         for each in self.sockets:
             each.setblocking(False)
             self._loop.add_reader(each, self._accept, each)
 
     def stop(self) -> None:
-        """Stop accepting, but leave the sockets open."""
+        """Stop accepting connections, but leave the sockets open."""
         for each in self.sockets:
             if each.fileno() >= 0:
                 self._loop.remove_reader(each)
@@ -454,7 +459,7 @@ class Acceptor:
         self._pauses.clear()
 
     def close(self) -> None:
-        """Stop accepting, and close the sockets. A second call does nothing."""
+        """Stop accepting connections, and close the sockets. Calling this again does nothing."""
         self.stop()
         for each in self.sockets:
             each.close()
@@ -481,7 +486,7 @@ class Acceptor:
             self._connections.admit(connection)
 
     async def _connect(self, connection: Connection, client: socket.socket) -> None:
-        # A failed handshake is an error of the client.
+        # If the handshake fails, it is the client's error.
         with suppress(OSError):
             await self._loop.connect_accepted_socket(lambda: connection, client, **self._tls)  # type: ignore[arg-type]  # by name
 

@@ -1,11 +1,11 @@
-"""Durations of the public API: seconds or a `datetime.timedelta` when given, and float seconds once stored."""
+"""Durations in the public API. Callers pass seconds or a `datetime.timedelta`, which we store as float seconds."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
-# datetime would cost more than this module.
+# Importing datetime would take longer than importing this module.
 if TYPE_CHECKING:
     from datetime import timedelta
     from typing import Any, Generic, TypeAlias, TypeVar
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     _Stored_co = TypeVar("_Stored_co", covariant=True)
     _Given_contra = TypeVar("_Given_contra", contravariant=True)
 
-    #: A duration as a caller gives it.
+    #: A duration as passed by a caller.
     Duration: TypeAlias = float | timedelta
 
     class Converted(Generic[_Stored_co, _Given_contra]):
@@ -30,7 +30,7 @@ __all__ = ["duration", "in_seconds", "in_seconds_or_none", "store_seconds"]
 
 
 def duration(default: float | None) -> Any:
-    """Return the default of a `Converted` field. Type checkers would reject the plain value."""
+    """Return the default for a `Converted` field. Type checkers would reject the plain value."""
     return default
 
 
@@ -38,14 +38,14 @@ def in_seconds(name: str, given: Duration, *, least: float | None = None, finite
     """Return a duration in seconds.
 
     Args:
-        name: Name of the parameter, for the message.
+        name: The name of the parameter, for the error message.
         given: Seconds, or a `datetime.timedelta`.
-        least: Minimum in seconds. By default, the duration must be above 0.
-        finite: Whether infinity is an error.
+        least: The minimum number of seconds. By default, the duration must be above 0.
+        finite: Whether to reject infinity.
 
     Raises:
-        TypeError: if it is neither a number nor a `datetime.timedelta`.
-        ValueError: if it is too small, NaN, or infinite.
+        TypeError: if ``given`` is neither a number nor a `datetime.timedelta`.
+        ValueError: if ``given`` is too small, NaN, or infinite.
     """
     number = _number(given)
     if number is None:
@@ -67,7 +67,7 @@ def in_seconds_or_none(
 def store_seconds(
     record: object, *names: str, least: float | None = None, finite: bool = False, optional: bool = False
 ) -> None:
-    """Convert these fields of a frozen record to seconds. With ``optional``, None is kept. See `in_seconds`."""
+    """Convert these fields of a frozen record to seconds. If ``optional`` is true, None is kept. See `in_seconds`."""
     for name in names:
         given: Any = getattr(record, name)
         if not (optional and given is None):

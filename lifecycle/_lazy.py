@@ -1,15 +1,15 @@
-"""Imports of names at their first use, so that importing a package is fast.
+"""Imports names when they are first used, so that importing a package is fast.
 
-The names of a package are in one table in its ``__init__.py``, grouped by module. Type checkers and editors read the
-stub next to it, with one line per name. The test suite checks that the two agree. The table is not read from the stub,
-so a program works even if only its bytecode was packaged.
+A package's names are listed in a table in its ``__init__.py``, grouped by module. Type checkers and editors read the
+stub next to it, which has one line per name. The test suite checks that the two agree. We don't read the table from the
+stub, so that programs work even if only their bytecode was packaged.
 """
 
 from __future__ import annotations
 
 import importlib
 
-# Type checkers recognise this name. Importing it from typing would cost more than this module saves.
+# Type checkers recognise this name. Importing it from typing would take longer than this module saves.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,14 +23,14 @@ def lazy_names(
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__all__``, ``__getattr__`` and ``__dir__`` for ``package``.
 
-    ``table`` maps each module to its names. A module that begins with a dot is in ``package``. If a name equals its
-    module's name, it is the module itself: an attribute of the package that is not in ``__all__``.
+    ``table`` maps each module to its names. Modules that begin with a dot are in ``package``. If a name is the same as
+    its module's, it refers to the module itself, which becomes an attribute of the package but is not in ``__all__``.
     """
     homes = {name: module for module, names in table.items() for name in names.split()}
 
     def get(name: str) -> Any:
         if name not in homes:
-            # With both arguments, Python suggests the name that was probably meant.
+            # These two arguments let Python suggest the name that was probably meant.
             raise AttributeError(
                 f"module {package!r} has no attribute {name!r}", name=name, obj=importlib.import_module(package)
             )

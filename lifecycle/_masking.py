@@ -1,8 +1,8 @@
-"""Masking of secrets in everything that leaves the process: dashboard, control socket, diagrams, spans and lists.
+"""Masks secrets in everything that leaves the process: dashboard, control socket, diagrams, spans and lists.
 
-A value is secret if it has the name of a password, a token or the like. Names are compared word by word, so
-``author``, ``keyboard`` and ``tokenizer`` are not secret. In free text, a name is the word before ``=`` or ``:``, or
-an option such as ``--password``.
+A value is secret if its name is that of a password, a token or the like. Names are compared word by word, so
+``author``, ``keyboard`` and ``tokenizer`` are not secret. In free text, a name is the word before ``=`` or ``:``, or an
+option such as ``--password``.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = ["HIDDEN", "Limits", "error_masked", "is_number", "is_secret", "masked
 #: The text that replaces a secret.
 HIDDEN = "***"
 
-#: The maximum length of a text that is cached with its masked form. Texts are cached because a state repeats its
-#: errors.
+#: The maximum length of texts to cache along with their masked form. We cache them because the same errors recur in a
+#: state.
 _REMEMBERED = 1000
 
 #: The boundaries between words in camel case: ``dbAuthToken`` is "db auth token".
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _BETWEEN = re.compile(r"[\W_]+")
-#: The words that make a following "key" secret.
+#: The words that make a "key" that follows them secret.
 _KEYS = "api|private|access|signing|encryption|ssh|account|master|shared|service"
 _SECRET = re.compile(
     rf"""passw(?:or)?d | passphrase | pass\ phrase | passcode | pwd | secret(?!ar) | tokens?\b | credential | apikey
@@ -46,7 +46,8 @@ _SECRET = re.compile(
       | \b(?:{_KEYS})\ ?keys?\b""",
     re.VERBOSE,
 )
-#: Last words of names that describe a secret without containing it: ``token_type``, ``session_timeout``, ``AuthError``.
+#: The last words of names that describe a secret but do not contain it: ``token_type``, ``session_timeout``,
+#: ``AuthError``.
 _ABOUT = re.compile(
     r"""\b(?: error | exception | warning | lost | failed | failure | invalid | expired | expires | expiry | missing
             | denied | refused | required | mismatch | timeout | ttl | count | length | size | limit | type | method
@@ -55,7 +56,7 @@ _ABOUT = re.compile(
     re.VERBOSE,
 )
 
-#: A text in quotes. The quotes may be escaped, as in a repr within a repr. A text that was cut has no closing quote.
+#: A quoted text. The quotes may be escaped, as in a repr within a repr. If the text was cut, there is no closing quote.
 _QUOTED = (
     r"""(?: b?(?P<quote>\\*+(?:"{3}|'{3}|["'])) (?: (?!(?P=quote)) (?: \\\\\\. | \\. | . ) )*+ (?:(?P=quote))? )"""
 )
@@ -85,16 +86,16 @@ _ADDRESS = re.compile(r"(://[^\s:/@]*:)[^\s/]+(?=@|…)|(://)[^\s:/@]{20,}(?=@)|
 
 #: The collections that `masked_values` walks through.
 _COLLECTIONS = (Mapping, list, tuple, AbstractSet)
-#: The number of characters that count as one value.
+#: Each this many characters of a long text are counted as one value.
 _LINE = 100
-#: The maximum number of a name's characters that are checked, counted from its end.
+#: How many characters to check at the end of a name.
 _NAME = 200
-#: The maximum length of a number that is not regarded as a secret in a sentence such as "session 7 ended".
+#: The maximum length of numbers that are not treated as secret in sentences such as "session 7 ended".
 _NUMBER = 4
 
 
 def is_secret(name: str) -> bool:
-    """Return whether a value with that name must not be shown."""
+    """Return whether a value with this name must not be shown."""
     return _is_secret(name[-_NAME:])
 
 
@@ -120,7 +121,7 @@ _remembered = lru_cache(1024)(_masked)
 
 
 def error_masked(error: BaseException, length: int = sys.maxsize) -> str:
-    """Return the class of ``error`` and its message, cut to ``length`` characters and masked."""
+    """Return the class and message of ``error``, cut to ``length`` characters and masked."""
     message = masked(shorten(message_of(error), length))
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
@@ -131,16 +132,16 @@ class Limits:
 
     #: The maximum depth of nested lists and objects.
     depth: int = 100
-    #: The maximum number of characters of each text.
+    #: The maximum number of characters in each text.
     text: int = sys.maxsize
-    #: The maximum number of items of each list or object.
+    #: The maximum number of items in each list or object.
     items: int = sys.maxsize
-    #: The maximum number of values in total. A long text counts as several values.
+    #: The maximum number of values in total. Long texts are counted as several values.
     values: int = sys.maxsize
 
 
 def masked_values(value: Any, name: str = "", *, limits: Limits = Limits()) -> Any:  # the default is frozen
-    """Return ``value`` as JSON data, with its secrets masked. ``name`` is the key of the value.
+    """Return ``value`` as JSON data, with its secrets masked. ``name`` is the value's key.
 
     Records and mappings become dictionaries, other collections become lists, and any other object becomes text.
     """
@@ -148,7 +149,7 @@ def masked_values(value: Any, name: str = "", *, limits: Limits = Limits()) -> A
 
 
 class _Walker:
-    """Masks one value, and counts the values in it, because a value may contain itself many times."""
+    """Masks a value. It counts the values inside, because a value may contain itself many times."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -198,7 +199,7 @@ def _fields(value: Any) -> dict[str, Any] | None:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether JSON can contain the number, which must be neither NaN nor an integer of thousands of digits."""
+    """Return whether JSON can contain the number. It must not be NaN or an integer with thousands of digits."""
     try:
         return math.isfinite(value)
     except OverflowError:
@@ -206,7 +207,7 @@ def is_number(value: Any) -> bool:
 
 
 def _option_names(items: Sequence[Any]) -> list[str]:
-    """Return the option before each of ``items``, which may be the arguments of a command, or an empty text."""
+    """Return the option before each of ``items`` in case they are a command's arguments, or an empty text."""
     before = ["", *items][: len(items)]
     return [each if isinstance(each, str) and each.startswith("-") else "" for each in before]
 
@@ -226,7 +227,7 @@ def _assignments_masked(text: str) -> str:
 
 
 def _is_assigned(named: re.Match[str], value: str) -> bool:
-    """Return whether this is the value of the name, and not the next word of a sentence such as "the token expired"."""
+    """Return whether ``value`` belongs to the name, and is not just the next word, as in "the token expired"."""
     between = named["between"].strip("\\\"' \t\r\n")
     if between == ",":
         return named["name"].startswith("-") or named.string[: named.start()].rstrip("b\\\"'").endswith("(")

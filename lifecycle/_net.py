@@ -1,4 +1,4 @@
-"""Server addresses: ports, hosts and URLs, and Unix sockets with their files and peers."""
+"""Server addresses (ports, hosts and URLs), and Unix sockets with their files and peers."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _LAST_PORT = 65_535
 #: The number of connections that may wait to be accepted. The system may allow fewer.
 _QUEUE = 4096
 
-#: The mode of a socket file. Only our user may connect, because every process that connects may send commands.
+#: The mode of socket files. Any process that connects can send commands, so only our user may connect.
 _MODE = 0o600
 
 
 def check_port(port: int) -> None:
-    """Check that ``port`` is 0 to 65535.
+    """Check that ``port`` is between 0 and 65535.
 
     Raises:
         ValueError: if it is not.
@@ -43,20 +43,23 @@ def check_port(port: int) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether ``host`` is ``localhost`` or a loopback address. Any other name may resolve to any address."""
+    """Return whether ``host`` is ``localhost`` or a loopback address.
+
+    We return False for all other names, because they may resolve to any address.
+    """
     if host.lower() == "localhost":
         return True
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         return False
-    # For an IPv4 address inside an IPv6 one, the results of Python versions differ.
+    # For an IPv4 address inside an IPv6 one, Python versions return different results.
     mapped = getattr(address, "ipv4_mapped", None)
     return bool((mapped or address).is_loopback)
 
 
 def url_of(scheme: str, host: str, port: int) -> str:
-    """Return the URL of a server, without a slash at the end."""
+    """Return a server's URL, without a trailing slash."""
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
@@ -74,7 +77,7 @@ class SocketFile:
     """A socket that listens at ``path``, where only our user may connect.
 
     Raises:
-        OSError: if the path is not free, for example because another process listens there.
+        OSError: if the path is in use, for example because another process is listening there.
     """
 
     def __init__(self, path: str) -> None:
@@ -83,7 +86,7 @@ class SocketFile:
         try:
             clear(path)
             self.socket.bind(path)
-            # No client can connect before it listens.
+            # No clients can connect yet, because the socket is not listening.
             os.chmod(path, _MODE)  # noqa: PTH101  # a string, as bind takes it
             self.socket.listen(_QUEUE)
             self._identity = _identity(path)
@@ -94,7 +97,10 @@ class SocketFile:
             raise
 
     def remove(self) -> None:
-        """Remove the file, unless another one has replaced it. The socket must be open, or its inode may be reused."""
+        """Remove the file, unless a different one has replaced it.
+
+        The socket must be open, or its inode may be reused.
+        """
         with suppress(OSError):
             if _identity(self._path) == self._identity:
                 os.unlink(self._path)  # noqa: PTH108  # as above
@@ -117,14 +123,14 @@ def peer(connection: socket.socket) -> Peer | None:
 
 
 def is_forsaken(connection: socket.socket) -> bool:
-    """Return whether the listening process has ended, and a forked child holds the socket without answering."""
+    """Return whether the listening process has exited, while a forked child still has the socket without answering."""
     listener = peer(connection)
     # A process in another pid namespace has no pid here.
     return listener is not None and listener.pid > 0 and has_ended(listener.pid)
 
 
 def has_ended(pid: int) -> bool:
-    """Return whether no process has this pid."""
+    """Return True if no process has this pid."""
     try:
         with suppress(PermissionError):  # it runs under another user
             os.kill(pid, 0)
@@ -134,10 +140,10 @@ def has_ended(pid: int) -> bool:
 
 
 def clear(path: str) -> None:
-    """Remove the socket file of a process that ended without removing it, if there is one.
+    """Remove the socket file if the process that created it has exited without removing it.
 
     Raises:
-        OSError: if a process listens there, or the file is not a socket.
+        OSError: if a process is listening there, or if the file is not a socket.
     """
     try:
         mode = os.lstat(path).st_mode
@@ -163,12 +169,12 @@ def _identity(path: str) -> tuple[int, int]:
 
 
 def _explained(error: OSError, path: str) -> OSError:
-    """Return the same error with a message that names the next step."""
+    """Return the same error with a message that includes the next step."""
     number = error.errno or errno.EINVAL
     if number == errno.EADDRINUSE:
-        message = f"another program listens at {path}; stop that, or give another path"
+        message = f"another program is listening at {path}; stop it, or use a different path"
     elif number == errno.EEXIST:
-        message = f"{path} exists and is not a socket; remove it, or give another path"
+        message = f"{path} exists and is not a socket; remove it, or use a different path"
     else:
         message = f"cannot listen at {path}: {error.strerror or error}"
     return OSError(number, message)

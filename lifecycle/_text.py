@@ -1,4 +1,4 @@
-"""Text for people: bounded length, safe for a terminal, counts, durations and times."""
+"""Text for people to read: limits lengths, escapes text for terminals, and formats counts, durations and times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def shorten(text: str, length: int = 80) -> str:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Escape the characters of ``text`` that a terminal could interpret, except those in ``keep``."""
+    """Escape the characters in ``text`` that a terminal could interpret, except those in ``keep``."""
     if text.isprintable():
         return text
     return "".join(
@@ -30,7 +30,7 @@ def utf8(value: object) -> str:
 
 
 def text_of(value: object, length: int = 10_000) -> str:
-    """Return ``value`` as text, cut to ``length``. An error becomes its message, other objects their repr."""
+    """Return ``value`` as text, cut to ``length``: the message of an error, or the repr of any other object."""
     if isinstance(value, str):
         return shorten(str.__str__(value), length)
     if isinstance(value, BaseException):

@@ -1,4 +1,4 @@
-"""Names, messages and the context of running code: small helpers that import nothing heavy.
+"""Small helpers for names, messages and the context of running code. They import nothing heavy.
 
 The event that is being handled is not part of this context. `lifecycle.control.delivery` returns its delivery.
 """
@@ -10,7 +10,7 @@ import os.path
 import sys
 from contextvars import ContextVar
 
-# typing and logging would double the cost of importing this module.
+# Importing typing and logging would double the time it takes to import this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
@@ -46,18 +46,18 @@ def name_of(fn: object) -> str:
     while isinstance(fn, functools.partial):
         fn = fn.func
     name = getattr(fn, "__qualname__", None)
-    # Some objects return a value of any type for every attribute.
+    # Some objects return a value for every attribute, and it can be of any type.
     return name if isinstance(name, str) and name else type(fn).__qualname__
 
 
 def error_text(error: BaseException) -> str:
-    """Return the class of an error and its message, if it has one."""
+    """Return an error's class and its message, if it has one."""
     message = message_of(error)
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def message_of(error: BaseException) -> str:
-    """Return the message of an error, even if its ``__str__`` raises."""
+    """Return an error's message, even if its ``__str__`` raises."""
     try:
         return str(error)
     except Exception as worse:  # noqa: BLE001  # the original error matters, not this one
@@ -65,7 +65,7 @@ def message_of(error: BaseException) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the message of an error, with its class if the message alone is empty or only a key."""
+    """Return an error's message. If the message is empty or only a key, include the error's class."""
     message = "" if type(error).__str__ is KeyError.__str__ else message_of(error)
     return message if message and not message.startswith(_NO_MESSAGE) else error_text(error)
 
@@ -85,13 +85,13 @@ def program_name() -> str:
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None:
         return str(spec.name).removesuffix(".__main__")
-    # pathlib would double the cost of importing this module.
+    # Importing pathlib would double the time it takes to import this module.
     stem, _ = os.path.splitext(os.path.basename(sys.argv[0] if sys.argv else ""))  # noqa: PTH119, PTH122
     return stem if stem not in ("", "-", "-c") else "python"
 
 
 def stream_handlers() -> list[logging.StreamHandler[Any]]:
-    """Return each log handler of this process that writes to a stream, without subclasses such as file handlers."""
+    """Return this process's log handlers that write to a stream, excluding subclasses such as file handlers."""
     import logging
 
     loggers = [logging.root, *logging.root.manager.loggerDict.values()]

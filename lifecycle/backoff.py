@@ -1,4 +1,4 @@
-"""Delays that grow after each failure, and limits on the number of restarts: calculations on plain records."""
+"""Delays that grow after each failure, and limits on the number of restarts. They only do calculations."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ class Backoff:
 
     Args:
         initial: Seconds before the first retry.
-        maximum: Maximum seconds, before the random part is added.
-        multiplier: Factor from one delay to the next.
-        jitter: Maximum random part, relative to the delay. It spreads the retries of components that failed together.
-        reset_after: Seconds of running after which the count of failures starts again.
-        max_restarts: The maximum number of restarts within ``within`` seconds. After that, the circuit opens, and no
-            restart follows. 0 means no limit.
-        within: Seconds.
+        maximum: The maximum delay in seconds, before the random part is added.
+        multiplier: The factor by which each delay is longer than the previous one.
+        jitter: The maximum size of the random part, relative to the delay. It spreads out the retries of components
+            that failed at the same time.
+        reset_after: How many seconds a component must run before its failure count is reset.
+        max_restarts: The maximum number of restarts within ``within`` seconds. Beyond this, the circuit opens, and
+            there are no more restarts. 0 means no limit.
+        within: The length of the period in seconds.
 
     Raises:
-        ValueError: if a number is negative, or the multiplier is below 1.
+        ValueError: if a number is negative, or if the multiplier is below 1.
     """
 
     initial: DurationField = duration(0.1)
@@ -72,7 +73,7 @@ class Intensity:
 
     Args:
         limit: The maximum number of restarts.
-        within: Seconds.
+        within: The length of the period in seconds.
 
     Raises:
         ValueError: if the limit is negative or the period is not positive.
@@ -88,7 +89,10 @@ class Intensity:
         object.__setattr__(self, "within", in_seconds("Intensity.within", within))
 
     def add(self, restarts: Iterable[float], now: float) -> deque[float]:
-        """Return the restarts that count, newest first, after one more at ``now``. A deque is changed in place."""
+        """Add a restart at ``now``, and return the restarts within the period, newest first.
+
+        A deque is changed in place.
+        """
         kept = restarts if isinstance(restarts, deque) else deque(restarts)
         while kept and kept[-1] < now - self.within:
             kept.pop()
@@ -101,7 +105,7 @@ class Intensity:
 
 
 def _chance() -> float:
-    """Return a number in [0, 1). The module is imported here, because most programs never need it."""
+    """Return a number in [0, 1). We import `random` here, because most programs never need it."""
     import random
 
     return random.random()  # noqa: S311  # nothing secret depends on it

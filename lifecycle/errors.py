@@ -1,4 +1,4 @@
-"""Every error that the library raises, in one tree.
+"""All errors that the library raises, in one tree.
 
 LifecycleError
 ├── NotHandled                  no handler took the event, or a handler passed it on
@@ -42,7 +42,7 @@ LifecycleError
     ├── StepFailed              a task, retry or revert failed
     └── ClaimLost               another owner has taken the job or flow
 
-Each is also importable from the package that raises it.
+You can also import each error from the package that raises it.
 """
 
 from __future__ import annotations
@@ -95,46 +95,46 @@ class LifecycleError(Exception):
 
 
 class NotHandled(LifecycleError):
-    """No handler took the event. If a handler raises it, the next most specific route gets the event."""
+    """No handler handled the event. If a handler raises this, the event goes to the next most specific route."""
 
 
 class Dropped(NotHandled):
-    """The event was dropped on purpose and counted. It is not passed on to another route."""
+    """The event was dropped on purpose, and counted. It is not passed on to other routes."""
 
-    #: True if it was dropped in favour of a newer event.
+    #: True if the event was dropped in favour of a newer one.
     superseded: bool = False
-    #: True if it was still queued, so its handler was not called.
+    #: True if the event was still queued, which means that its handler was not called.
     queued: bool = False
 
 
 class InvalidTopic(NotHandled, ValueError):
-    """A topic that is empty, too long, too deep, or not a string. No route can match it."""
+    """A topic is empty or too long, has too many segments, or is not a string. No route can match it."""
 
 
 class InvalidPattern(LifecycleError, ValueError):
-    """A pattern that cannot be parsed. The message names the position."""
+    """A pattern cannot be parsed. The message shows the position."""
 
 
 class RouteConflict(LifecycleError):
-    """A name, or a pattern for the same topics, was registered twice. The message names both places."""
+    """A name, or a pattern for the same topics, was registered twice. The message shows both places."""
 
 
 class RouteNotFound(LifecycleError, KeyError):
-    """Nothing is registered under that pattern."""
+    """Nothing is registered under this pattern."""
 
-    # KeyError shows the repr of its argument, which makes a message hard to read.
+    # KeyError shows its argument's repr, which would make the message hard to read.
     def __str__(self) -> str:
         return Exception.__str__(self)
 
 
 class RouterRunning(LifecycleError):
-    """`Router.run` was called while it runs."""
+    """`Router.run` was called while the router was already running."""
 
 
 class LaneFull(LifecycleError):
-    """A lane is full. ``emit_nowait`` raises this error, and so does ``emit`` if the handler would wait for itself.
+    """A lane is full. ``emit_nowait`` raises this, and so does ``emit`` if the handler would be waiting for itself.
 
-    Passing an event on also fails with this error, if the handler would wait for itself.
+    Passing an event on also raises this if the handler would be waiting for itself.
     """
 
 
@@ -143,42 +143,42 @@ class SourceFailed(LifecycleError):
 
 
 class SourceClosed(LifecycleError):
-    """An event was given to a source after ``close()``."""
+    """An event was passed to a source after ``close()`` was called."""
 
 
 class UsageError(LifecycleError):
-    """A command has wrong arguments. If the handler of a command raises it, it is logged as one line."""
+    """A command has the wrong arguments. If a command's handler raises this, it is logged as a single line."""
 
 
 class Interrupted(LifecycleError):
-    """The lifetime began to stop during a wait."""
+    """The lifetime started to stop during a wait."""
 
 
 class InvalidTransition(LifecycleError):
-    """A transition that the table of a state machine does not allow."""
+    """A state machine's table does not allow a transition."""
 
 
 class WorkerFailed(LifecycleError):
-    """A worker could not start, or ended with an error."""
+    """A worker could not start, or failed with an error."""
 
 
 class RestartLimitReached(LifecycleError):
-    """A supervisor exceeded its restart limit. The cause is a group of the last errors."""
+    """A supervisor exceeded its restart limit. The cause is an exception group of the last errors."""
 
 
 class DoNotRestart(LifecycleError):
-    """A child of a supervisor raises this error so that it is not restarted, regardless of its policy.
+    """Raised by a supervisor's child to prevent it from being restarted, regardless of its policy.
 
-    If it is raised during the child's start, the child has nothing to run, and the supervisor continues without it.
+    If a child raises this while it starts, it has nothing to run, and the supervisor continues without it.
     """
 
 
 class StopTree(LifecycleError):
-    """A child raises this error so that the supervisors above it stop their other children and end."""
+    """Raised by a child to make the supervisors above it stop their other children, and then stop themselves."""
 
 
 class JournalError(LifecycleError):
-    """A journal is closed, or its file cannot be opened, read or written. The message has the remedy."""
+    """A journal is closed, or its file cannot be opened, read or written to. The message explains what to do."""
 
 
 class VerificationError(LifecycleError):
@@ -186,15 +186,15 @@ class VerificationError(LifecycleError):
 
 
 class PoolError(LifecycleError):
-    """The base class of errors of a pool."""
+    """The base class for pool errors."""
 
 
 class RemoteError(PoolError):
-    """The called function raised in its worker process. The cause contains the remote traceback.
+    """The called function raised an error in its worker process. The cause contains the remote traceback.
 
     Args:
         type: The name of the exception's class, with its module unless that is ``builtins``.
-        message: The message of the exception.
+        message: The exception's message.
         traceback: The remote traceback as text. Empty if there is none.
     """
 
@@ -203,7 +203,7 @@ class RemoteError(PoolError):
         self.type = type
         self.message = message
         self.traceback = traceback
-        # Python shows a cause before the error, so the traceback of the other process appears in its usual place.
+        # Python shows the cause before the error, so the other process's traceback appears where people expect it.
         self.__cause__: BaseException | None = RemoteTraceback(traceback) if traceback else None
 
     def __str__(self) -> str:
@@ -211,7 +211,7 @@ class RemoteError(PoolError):
 
 
 class RemoteTraceback(PoolError):
-    """The traceback of another process as text. It is the cause of a `RemoteError`, and is never raised itself."""
+    """Another process's traceback, as text. It is the cause of a `RemoteError`, and is never raised itself."""
 
     def __str__(self) -> str:
         return f'\n"""\n{self.args[0]}"""'
@@ -221,11 +221,11 @@ class WorkerLost(PoolError):
     """The worker process died during the call.
 
     Args:
-        message: A description of how the process ended.
-        exit_code: Its exit code, if it exited.
+        message: A description of how the process exited.
+        exit_code: The process's exit code, unless a signal killed it.
         signal: The number of the signal that killed it, if any.
-        rss: Its last reported memory in bytes, if any.
-        stderr: The last part of its standard error.
+        rss: The memory use in bytes that the process last reported, if any.
+        stderr: The end of the process's standard error output.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class WorkerLost(PoolError):
 
 
 class PoolBusy(PoolError):
-    """The queue of the pool is full."""
+    """The pool's queue is full."""
 
 
 class PoolFailed(PoolError, WorkerFailed):
@@ -257,35 +257,38 @@ class PoolClosed(PoolError):
 
 
 class SessionLost(PoolError):
-    """The worker of the session has ended, and the state of the session is lost."""
+    """The session's worker has exited, so the session's state is lost."""
 
 
 class BridgeError(LifecycleError):
-    """The base class of errors of bridges. Raised itself if there is no connection, or if it is permanently lost."""
+    """The base class for bridge errors. It is raised itself if there is no connection, or if it is permanently lost."""
 
 
 class NotLeader(BridgeError):
-    """A process that is not, or no longer, the leader tried to write. The write was refused or not sent."""
+    """A process tried to write, but is not the leader, or no longer is. The write was rejected or not sent."""
 
 
 class NotPublished(BridgeError):
-    """The bus did not acknowledge an event in time. If it has stored the event, it recognises a repeated id."""
+    """The bus did not acknowledge an event in time.
+
+    If it did store the event, it will recognise the id if you send it again.
+    """
 
 
 class Unpublishable(BridgeError, ValueError):
-    """An event that the bus can never carry: its topic is too long, or its data is too large or not JSON."""
+    """The bus can never carry the event: its topic is too long, or its data is too large or not JSON."""
 
 
 class UnfitServer(BridgeError):
-    """The server is too old, or cannot set up what a bridge needs. The message has the remedy."""
+    """The server is too old, or cannot set up what a bridge needs. The message explains what to do."""
 
 
 class FlowError(LifecycleError):
-    """The base class of errors of flows and jobs."""
+    """The base class for errors from flows and jobs."""
 
 
 class InvalidState(InvalidTransition, FlowError):
-    """A transition of a flow, task, retry or job that its table does not allow."""
+    """The table for a flow, task, retry or job does not allow a transition."""
 
 
 class MissingDependencies(FlowError):
@@ -301,4 +304,4 @@ class StepFailed(FlowError):
 
 
 class ClaimLost(FlowError):
-    """Another owner has taken the job or flow. Later writes by this process are refused."""
+    """Another owner has taken the job or flow. Any further writes by this process are rejected."""

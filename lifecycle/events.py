@@ -1,8 +1,8 @@
 """Events, as frozen records.
 
-Any object with a ``topic`` can be dispatched. It need not inherit from `Event`. To make ``@router.on(MyEvent)`` work,
-your own class defines the topics of its events, by a class attribute ``topics`` (a pattern) or by a field ``topic``
-with a default.
+Any object with a ``topic`` can be dispatched. It need not inherit from `Event`. For ``@router.on(MyEvent)`` to work,
+your class must define the topics of its events, either with a class attribute ``topics`` (a pattern) or with a field
+``topic`` that has a default.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ Change = Literal["added", "modified", "deleted"]
 
 
 class Topical(Protocol):
-    """An object with a topic: words separated by slashes. A topic is never read as a pattern."""
+    """An object with a topic, which consists of words separated by slashes. A topic is never treated as a pattern."""
 
     @property
     def topic(self) -> str:
-        """The subject of the event. It alone decides which handler receives the event."""
+        """The subject of the event. Nothing else determines which handler receives the event."""
         ...
 
 
@@ -62,7 +62,7 @@ class Event:
 
 
 def topics_of(kind: type[Any]) -> str:
-    """Return the pattern that matches the topics of all events of class ``kind``.
+    """Return the pattern that matches the topics of all ``kind`` events.
 
     Raises:
         TypeError: if the class does not define the topics of its events.
@@ -81,14 +81,14 @@ def topics_of(kind: type[Any]) -> str:
 
 
 def _settle(event: object, **computed: object) -> None:
-    """Set the fields of a frozen record that follow from the others."""
+    """Set the fields of a frozen record that are computed from the others."""
     for name, value in computed.items():
         object.__setattr__(event, name, value)
 
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """An event without data. All events of one class are equal."""
+    """An event without data. All events of the same class are equal."""
 
     # Creating a dataclass is slow, so seven classes share this one.
 
@@ -97,7 +97,7 @@ def _refuse(_self: object, name: str, _value: object = None) -> None:
     raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
 
-# A frozen dataclass rejects assignments only for its own class, not for its subclasses.
+# A frozen dataclass only rejects assignments to its own instances, not to those of subclasses.
 setattr(_Word, "__setattr__", _refuse)  # noqa: B010  # a type checker takes the method for read-only
 setattr(_Word, "__delattr__", _refuse)  # noqa: B010
 
@@ -106,7 +106,7 @@ setattr(_Word, "__delattr__", _refuse)  # noqa: B010
 
 
 class SuspendEvent(_Word):
-    """A request to suspend: keep state, and accept no more work."""
+    """A request to suspend: save state, and accept no more work."""
 
     __slots__ = ()
     topic = "lifecycle/suspend"
@@ -121,14 +121,14 @@ class ResumeEvent(_Word):
 
 @dataclass(frozen=True, slots=True)
 class ShutdownEvent:
-    """A request to end the program cleanly."""
+    """A request to shut the program down cleanly."""
 
     reason: str = ""
     topic: str = field(default="lifecycle/shutdown", init=False, repr=False)
 
 
 class TerminateEvent(_Word):
-    """A request to suspend, so that state is saved, and then end."""
+    """A request to suspend, so that state is saved, and then shut down."""
 
     __slots__ = ()
     topic = "lifecycle/terminate"
@@ -142,14 +142,14 @@ class ReloadEvent(_Word):
 
 
 class InterruptEvent(_Word):
-    """A captured Ctrl+C, which did not begin the shutdown."""
+    """A Ctrl+C that was captured and did not start the shutdown."""
 
     __slots__ = ()
     topic = "lifecycle/interrupt"
 
 
 class ClearLineEvent(_Word):
-    """Ctrl+C, which discarded a half-typed line."""
+    """A Ctrl+C that discarded a half-typed line."""
 
     __slots__ = ()
     topic = "lifecycle/clear-line"
@@ -168,10 +168,10 @@ _SIGNAL_TOPICS = {
 
 @dataclass(frozen=True, slots=True)
 class SignalEvent:
-    """A signal of the operating system, such as SIGTERM.
+    """An operating system signal, such as SIGTERM.
 
     Raises:
-        ValueError: for a number that is not a signal on this system.
+        ValueError: if the number is not a signal on this system.
     """
 
     topics: ClassVar[str] = "signal/*"
@@ -188,14 +188,14 @@ class SignalEvent:
 
 
 def _signal_name(signum: int) -> str:
-    """Return the system's name for a signal. Python names only the first and the last real-time signal."""
+    """Return the system's name for a signal. Python itself only names the first and the last real-time signal."""
     first, last = getattr(Signals, "SIGRTMIN", 0), getattr(Signals, "SIGRTMAX", 0)
     return f"SIGRTMIN+{signum - first}" if first < signum < last else Signals(signum).name
 
 
 @dataclass(frozen=True, slots=True)
 class CommandEvent:
-    """A registered command, with its arguments split like in a shell."""
+    """A registered command, with its arguments split as a shell would."""
 
     topics: ClassVar[str] = "command/*"
 
@@ -257,7 +257,7 @@ class FileEvent:
     """A watched file was added, modified or deleted.
 
     Raises:
-        ValueError: for any other change.
+        ValueError: if ``change`` is anything else.
     """
 
     topics: ClassVar[str] = "file/*"
@@ -269,7 +269,7 @@ class FileEvent:
     def __post_init__(self) -> None:
         topic = _FILE_TOPICS.get(self.change)
         if topic is None:
-            raise ValueError(f"{self.change!r} is not a file change; give added, modified or deleted")
+            raise ValueError(f"{self.change!r} is not a file change; use added, modified or deleted")
         object.__setattr__(self, "topic", topic)
 
 
@@ -335,10 +335,10 @@ _PATH_SEGMENTS, _PATH_SIZE = 63, 1017
 
 @dataclass(frozen=True, slots=True)
 class StatusEvent:
-    """A change of a watched worker or supervisor. ``state`` is its record after the change.
+    """A watched worker or supervisor has changed. ``state`` is its record after the change.
 
-    ``path`` is its path below the watched supervisor: ``web/w`` for the child ``w`` of its child ``web``. If the path
-    is too long for a topic, the topic contains the last part of it.
+    ``path`` is the path below the watched supervisor, such as ``web/w`` for the child ``w`` of its child ``web``. If
+    the path is too long for a topic, the topic contains only the last part of it.
     """
 
     topics: ClassVar[str] = "status/**"

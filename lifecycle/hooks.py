@@ -1,6 +1,6 @@
-"""The events of the library itself, as blinker signals.
+"""The library's own events, as blinker signals.
 
-Connect a plain function to a hook. Names are in the past tense, and arguments are keywords::
+Connect a synchronous function to a hook. Names are in the past tense, and arguments are passed by keyword::
 
     from lifecycle import hooks
 
@@ -8,8 +8,9 @@ Connect a plain function to a hook. Names are in the past tense, and arguments a
     def count(sender, *, event, pattern, error):
         failures.inc(pattern)
 
-If a receiver raises, the error is logged, and the other receivers are called. Receivers are held strongly unless
-``weak=True``. Their order is undefined. Without receivers, an announcement costs no more than a check.
+If a receiver raises, the error is logged, and the other receivers are still called. Hooks keep strong references to
+their receivers unless you pass ``weak=True``. The order of the receivers is undefined. If there are none, an
+announcement costs no more than a check.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ _Receiver = TypeVar("_Receiver", bound="Callable[..., object]")
 
 
 class Hook(Signal):
-    """A blinker signal that holds its receivers and logs their errors."""
+    """A blinker signal that keeps strong references to its receivers and logs their errors."""
 
     def __init__(self, name: str, doc: str) -> None:
         super().__init__(doc)
@@ -92,10 +93,10 @@ class Hook(Signal):
         self._decided_for = 0
 
     def connect(self, receiver: _Receiver, sender: Any = ANY, weak: bool = False) -> _Receiver:
-        """Call ``receiver(sender, **arguments)`` at every announcement. Can be used as a decorator.
+        """Call ``receiver(sender, **arguments)`` for each announcement. You can use this as a decorator.
 
         Raises:
-            TypeError: for an async function, because an announcement does not wait.
+            TypeError: if ``receiver`` is async, because announcements do not wait.
         """
         if inspect.iscoroutinefunction(receiver):
             raise TypeError(f"{receiver!r} is async, and hooks.{self.name} does not wait; connect a plain function")
@@ -118,7 +119,7 @@ class Hook(Signal):
     def _look_up(self, sender: Any) -> tuple[Callable[..., object], ...]:
         """Return the receivers for ``sender``, unless all are called for every sender."""
         if len(self.receivers) != self._decided_for:
-            # A receiver that was held weakly no longer exists.
+            # A receiver with a weak reference no longer exists.
             self._gather()
         return self._plain or tuple(self.receivers_for(sender))
 
@@ -140,7 +141,7 @@ delivery_accepted: Hook = Hook(
     "An event came in: it has a route, or the fallback, or has failed. Announced before it can end. ``delivery``.",
 )
 event_routed: Hook = Hook("event_routed", "An event has a route. ``event``, ``pattern``, ``delivery``.")
-event_unrouted: Hook = Hook("event_unrouted", "No route took an event. ``event``.")
+event_unrouted: Hook = Hook("event_unrouted", "No route handled an event. ``event``.")
 event_dropped: Hook = Hook("event_dropped", "An event was dropped. ``event``, ``pattern``, ``reason``.")
 event_merged: Hook = Hook("event_merged", "An event was merged into a burst. ``event``, ``pattern``, ``delivery``.")
 handler_started: Hook = Hook(
@@ -149,7 +150,8 @@ handler_started: Hook = Hook(
     "it, and its end is announced in the same task. ``event``, ``pattern``, ``delivery``.",
 )
 handler_passed: Hook = Hook(
-    "handler_passed", "A handler raised NotHandled: the next may have the event. ``event``, ``pattern``, ``delivery``."
+    "handler_passed",
+    "A handler raised NotHandled; the next one is tried. ``event``, ``pattern``, ``delivery``.",
 )
 handler_finished: Hook = Hook(
     "handler_finished", "A handler returned. ``event``, ``pattern``, ``duration`` in seconds."
@@ -161,19 +163,19 @@ delivery_ended: Hook = Hook(
     "events, once for the call that they were merged into. ``delivery``.",
 )
 source_failed: Hook = Hook("source_failed", "A source raised. ``source``, ``error``, ``restart_in`` (seconds or None).")
-router_started: Hook = Hook("router_started", "A router begins to run; its sources start next. ``router``.")
+router_started: Hook = Hook("router_started", "A router has started to run, and its sources start next. ``router``.")
 router_stopped: Hook = Hook("router_stopped", "A router has stopped. ``router``.")
 
 # -- components with a state: the sender is the component -------------------------------------------------
 
 component_opened: Hook = Hook(
     "component_opened",
-    "A component with a ``state()`` exists from now on, such as a worker that starts. ``component``.",
+    "A component with a ``state()`` was created, such as a worker that is starting. ``component``.",
 )
 component_changed: Hook = Hook(
-    "component_changed", "Its state has changed, and no other hook announces the change. ``component``."
+    "component_changed", "A component's state has changed, and no other hook announces the change. ``component``."
 )
-component_closed: Hook = Hook("component_closed", "It exists no longer. ``component``.")
+component_closed: Hook = Hook("component_closed", "A component no longer exists. ``component``.")
 
 # -- states: the sender is the machine --------------------------------------------------------------------------
 
@@ -182,7 +184,8 @@ state_changed: Hook = Hook("state_changed", "A state machine moved. ``machine``,
 # -- flows: the sender is the run ---------------------------------------------------------------------------------
 
 flow_changed: Hook = Hook(
-    "flow_changed", "A flow, or a task or retry in one, changed its state; it is stored. ``change``."
+    "flow_changed",
+    "A flow, or a task or retry in one, has changed state; the change is stored. ``change``.",
 )
 flow_ended: Hook = Hook("flow_ended", "A flow has ended. ``state``, ``error`` (None if it failed without one).")
 flow_task_started: Hook = Hook(
@@ -204,7 +207,7 @@ restart_scheduled: Hook = Hook(
     "supervisor. ``child``, ``delay`` in seconds, ``error``.",
 )
 worker_restarted: Hook = Hook("worker_restarted", "A worker was started again. ``worker``, ``restarts``.")
-circuit_opened: Hook = Hook("circuit_opened", "A child is given up until restarted by hand. ``child``, ``restarts``.")
+circuit_opened: Hook = Hook("circuit_opened", "A child will not be restarted automatically. ``child``, ``restarts``.")
 
 # -- pools: the sender is the pool; ``member`` is the id of a worker, ``session`` a name -----------------------
 
@@ -213,7 +216,7 @@ call_started: Hook = Hook(
     "A call begins, before it waits or is sent; announced in the caller's context. ``call``, which has a ``spec`` and "
     "a ``traceparent`` that is sent along.",
 )
-call_ended: Hook = Hook("call_ended", "That call has its outcome. ``call``, ``error`` (None if it returned).")
+call_ended: Hook = Hook("call_ended", "The call has finished. ``call``, ``error`` (None if it returned).")
 call_queued: Hook = Hook("call_queued", "A call waits for a worker. ``function``, ``session``.")
 call_dispatched: Hook = Hook(
     "call_dispatched",
@@ -224,7 +227,7 @@ call_finished: Hook = Hook(
     "A call has its outcome. ``function``, ``session``, ``member`` (None if it was not sent), ``waited`` and ``ran`` "
     "in seconds, ``error`` (None if it returned).",
 )
-pool_saturated: Hook = Hook("pool_saturated", "A call was refused: the queue is full. ``queued``, ``function``.")
+pool_saturated: Hook = Hook("pool_saturated", "A call was rejected: the queue is full. ``queued``, ``function``.")
 pool_recovered: Hook = Hook(
     "pool_recovered",
     "The pool dealt with a failure. ``action`` (``retry``, ``degrade``, ``remove`` or ``replace``), ``member``, "
@@ -237,7 +240,8 @@ health_checked: Hook = Hook(
 session_bound: Hook = Hook("session_bound", "A session was bound to a worker. ``session``, ``member``.")
 session_hit: Hook = Hook("session_hit", "A call went to the worker of its session. ``session``, ``member``.")
 session_missed: Hook = Hook(
-    "session_missed", "The session of a call had no worker, or not a free one. ``session``, ``member`` (None if none)."
+    "session_missed",
+    "A call's session had no free worker. ``session``, ``member`` (None if it had none).",
 )
 session_lost: Hook = Hook("session_lost", "The worker of a session has ended. ``session``, ``member``.")
 session_evicted: Hook = Hook("session_evicted", "A session was evicted by newer ones. ``session``, ``member``.")
@@ -251,5 +255,5 @@ task_finished: Hook = Hook(
 task_crashed: Hook = Hook("task_crashed", "A background task raised. ``name``, ``error``.")
 critical_finished: Hook = Hook("critical_finished", "A `do` or `do_detached` ended. ``name``, ``duration``, ``error``.")
 hook_finished: Hook = Hook("hook_finished", "A shutdown hook ended. ``hook``, ``duration``, ``error``.")
-signal_received: Hook = Hook("signal_received", "The process got a signal. ``signum``, ``count``.")
-forced_exit: Hook = Hook("forced_exit", "The process is about to be ended by force. ``status``, ``reason``.")
+signal_received: Hook = Hook("signal_received", "The process received a signal. ``signum``, ``count``.")
+forced_exit: Hook = Hook("forced_exit", "The process is about to be forced to exit. ``status``, ``reason``.")

@@ -1,7 +1,7 @@
-"""State machines: legal transitions, ignored ones, history, and one announcement per change.
+"""State machines, with legal and ignored transitions, a history, and one announcement per change.
 
-Workers, pool workers, flows and jobs share this module. A machine does not know the meaning of its states. Do not add
-behaviour here, but to the owner of the machine.
+Workers, pool workers, flows and jobs share this module. Machines attach no meaning to their states, so add behaviour to
+a machine's owner rather than here.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ class Transition(Generic[S]):
 
     old: S
     new: S
-    #: The reason in a word or two. Empty if the state is enough.
+    #: The reason in a word or two. Empty if the state is self-explanatory.
     reason: str
-    #: The time, in seconds since the epoch.
+    #: When the state changed, in seconds since the epoch.
     at: float
-    #: The number of seconds spent in ``old``.
+    #: How many seconds were spent in ``old``.
     duration: float
 
 
 class Machine(Generic[S]):
     """A state that changes only as its table allows.
 
-    ``table`` maps each state to the states that may follow it. A state that none may follow is final. ``ignored``
-    contains pairs ``(from, to)`` that are legal requests and change nothing, such as stopping twice. The last
-    ``history`` changes are kept.
+    ``table`` maps each state to the states that may follow it. If no state may follow, the state is final. ``ignored``
+    contains pairs ``(from, to)`` that may be requested but change nothing, such as stopping twice. The last ``history``
+    changes are kept.
 
     Raises:
         ValueError: if the table mentions a state without a row.
@@ -67,10 +67,10 @@ class Machine(Generic[S]):
         self._error = error
         self._state = initial
         self._since = _now()
-        # Plain tuples, oldest first. There are thousands of machines, and few histories are ever read.
+        # Plain tuples, oldest first. There may be thousands of machines, and few of their histories are ever read.
         self._history: list[tuple[S, S, str, float, float]] = []
         self._kept = history
-        # Notified at every change, if a task has ever waited for one.
+        # Notified after each change. None until a task first waits for one.
         self._changed: Condition | None = None
 
     def __repr__(self) -> str:
@@ -99,7 +99,7 @@ class Machine(Generic[S]):
         """Change to ``target``. Return False if the transition is ignored.
 
         Raises:
-            InvalidTransition: with both states, and the legal ones.
+            InvalidTransition: if the transition is not allowed. The error shows both states and the legal ones.
         """
         old = self._state
         row = self._table[old]
@@ -121,10 +121,10 @@ class Machine(Generic[S]):
         return True
 
     async def reach(self, *states: S) -> S:
-        """Wait until the state is one of ``states``, and return it. States passed through during the wait count too.
+        """Wait until the state is, or in the meantime was, one of ``states``, and return that state.
 
         Raises:
-            InvalidTransition: if the machine reaches another final state.
+            InvalidTransition: if the machine reaches a different final state.
         """
         while self._state not in states:
             if self.is_final:
@@ -139,7 +139,7 @@ class Machine(Generic[S]):
         return self._state
 
     def _after(self, last: tuple[S, S, str, float, float] | None) -> list[S]:
-        """Return the states entered since the change ``last``, as far as the history reaches."""
+        """Return the states entered since the change ``last``, as far back as the history goes."""
         entered: list[S] = []
         for moved in reversed(self._history):
             if moved is last:
@@ -153,7 +153,7 @@ def _names(states: Collection[str]) -> str:
 
 
 def _now() -> float:
-    """Return the clock of the running loop, so that tests can control it, or that of the process outside a loop."""
+    """Return the running loop's time, so that tests can control it, or the process's time if there is no loop."""
     try:
         return asyncio.get_running_loop().time()
     except RuntimeError:

@@ -1,6 +1,6 @@
-"""Programs with a prompt: built-in commands, and a Ctrl+C that takes the mildest possible step first.
+"""Programs with a prompt, built-in commands, and a Ctrl+C that always tries the mildest step first.
 
-``routers`` connects sources, routes and handlers. ``interrupts`` implements the steps of Ctrl+C.
+``routers`` connects sources, routes and handlers. ``interrupts`` implements the steps that Ctrl+C takes.
 """
 
 from lifecycle.interactive.routers import new_interactive_router

@@ -1,4 +1,4 @@
-"""Ctrl+C at a prompt: it clears the line, else cancels running commands, else suspends, else quits."""
+"""Ctrl+C at a prompt. It clears the line, or else cancels running commands, or else suspends, or else quits."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ if TYPE_CHECKING:
 
 __all__ = ["InterruptPolicy", "RunningCommands", "Signals"]
 
-#: The number of seconds within which a second Ctrl+C quits, if there is nothing to suspend.
+#: If there is nothing to suspend, a second Ctrl+C within this many seconds quits.
 _AGAIN = 2.0
 
 
 class InterruptPolicy:
-    """The handler of Ctrl+C, which takes the mildest possible step.
+    """The handler for Ctrl+C, which takes the mildest possible step.
 
-    Ctrl+C clears a half-typed line of ``keyboard``. If the line is empty, it cancels the commands of ``running``. If no
-    command runs, it calls ``interrupt``, suspends ``suspender``, or asks for a second press. The next step is to quit.
+    Ctrl+C clears a half-typed line in ``keyboard``. If the line is empty, it cancels the commands in ``running``. If no
+    commands are running, it calls ``interrupt``, suspends ``suspender``, or asks the user to press Ctrl+C again. The
+    next step is to quit.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class InterruptPolicy:
         self._keyboard = keyboard
         self._running = running
         self._suspender = suspender
-        # The suspension that was last requested by Ctrl+C.
+        # The last suspension that Ctrl+C requested.
         self._requested: Delivery | None = None
         self._interrupt = None if interrupt is None else as_async(interrupt)
         first: Handler = self._ask_for_another
@@ -85,7 +86,7 @@ class InterruptPolicy:
         suspender, requested = self._suspender, self._requested
         assert suspender is not None
         if requested is not None and (not requested.done or requested.error is not None):
-            raise NotHandled("the requested suspension has not ended, or has failed")
+            raise NotHandled("the requested suspension has not finished, or has failed")
         if suspender.state() in ("suspended", "suspending"):
             raise NotHandled("already suspended")
         self._requested = await self._router.emit(SuspendEvent())
@@ -106,21 +107,21 @@ class InterruptPolicy:
 
 
 def _forget_press() -> None:
-    """Exclude this Ctrl+C from the count for a forced exit, because it cleared a line or cancelled a command."""
+    """Don't count this Ctrl+C towards a forced exit, because it cleared a line or cancelled a command."""
     if (life := current_life.get(None)) is not None:
         life.escalation.uncount()
 
 
 def _press_handled() -> None:
-    """Count this Ctrl+C as the first of the two that quit, regardless of earlier presses."""
+    """Count this Ctrl+C as the first of the two that quit, ignoring any earlier presses."""
     if (life := current_life.get(None)) is not None:
         life.escalation.handled()
 
 
 class Signals(SignalSource):
-    """Source of SIGINT and SIGTERM, with one event per press of Ctrl+C.
+    """A source of SIGINT and SIGTERM, with one event each time Ctrl+C is pressed.
 
-    ``on_shutdown`` is called if a signal began the shutdown before the router received its event.
+    ``on_shutdown`` is called if a signal started the shutdown before the router received the signal's event.
     """
 
     def __init__(self, on_shutdown: Callable[[], Awaitable[None]]) -> None:
@@ -144,13 +145,13 @@ class RunningCommands:
     """The running commands, each in a task that Ctrl+C can cancel."""
 
     def __init__(self) -> None:
-        # In order of their start.
+        # The commands' tasks, in the order in which they started.
         self._running: list[asyncio.Task[Any]] = []
         # The tasks that Ctrl+C has cancelled.
         self._cancelled: set[asyncio.Task[Any]] = set()
 
     def track(self, handler: AsyncHandler) -> AsyncHandler:
-        """Run each command in its own task, as a middleware."""
+        """Middleware that runs each command in its own task."""
 
         @functools.wraps(handler, updated=())
         async def tracked(event: Topical) -> None:

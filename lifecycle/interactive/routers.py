@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["new_interactive_router"]
 
-#: The maximum number of characters of an unknown line that the reply repeats.
+#: The maximum number of characters of an unknown line to repeat in the reply.
 _SHOWN = 60
 
 
@@ -47,38 +47,39 @@ def new_interactive_router(  # noqa: PLR0913  # one function wires a whole progr
     history: str | os.PathLike[str] | None = None,
     toolbar: str | Callable[[], str] | None = None,
 ) -> Router:
-    """Return a router that reads commands from a prompt, or from a pipe.
+    """Return a router that reads commands from a prompt or a pipe.
 
-    Built-in commands are ``suspend``, ``resume``, ``reload``, ``status``, ``terminate``, ``quit`` and ``help``. For
-    ``reload``, register a handler for ``lifecycle/reload``.
+    The built-in commands are ``suspend``, ``resume``, ``reload``, ``status``, ``terminate``, ``quit`` and ``help``. For
+    ``reload`` to work, register a handler for ``lifecycle/reload``.
 
-    ``quit``, SIGTERM, Ctrl+D and the end of a pipe quit: they shut down the lifetime, or stop the router if there is no
-    lifetime. A pipe without any line does not quit. A command that fails or is unknown does not change the exit status.
-    To set one, record the failure in your handler or in ``unknown``, and call `sys.exit` after `run`.
+    ``quit``, SIGTERM, Ctrl+D and the end of a pipe make the program quit: they shut down the lifetime, or stop the
+    router if there is no lifetime. If a pipe ends without any lines, the program does not quit. Commands that fail or
+    are unknown do not change the exit status. To set it, record the failure in your handler or in ``unknown``, and call
+    `sys.exit` after `run`.
 
-    Ctrl+C clears a half-typed line, or else cancels running commands. Otherwise, the first Ctrl+C suspends the program,
-    and the next one quits unless the program was resumed. If nothing can be suspended, pressing Ctrl+C twice within 2
-    seconds quits.
+    Ctrl+C clears a half-typed line, or else cancels running commands. If there is neither, the first Ctrl+C suspends
+    the program, and the next one quits unless the program was resumed. If nothing can be suspended, pressing Ctrl+C
+    twice within 2 seconds quits.
 
     Args:
         suspend: A `SuspendHandler`, or any object with ``suspend()`` and ``resume()``.
-        shutdown: An async or plain function that is called once before the lifetime is shut down, with the event if it
-            takes one.
+        shutdown: An async or synchronous function to call once before the lifetime is shut down. It receives the event
+            if it has a parameter for it.
         interrupt: Called with an `InterruptEvent` when Ctrl+C would suspend. If it raises `NotHandled`, the program
             quits.
-        commands: Handlers of additional commands, by name. `Router.command` adds more.
+        commands: Handlers for additional commands, by name. You can also add commands with `Router.command`.
         default: Called with a `LineEvent` for each line that is not a command.
         unknown: Called with an `UnknownCommandEvent` for each line that is not a command, if there is no ``default``.
             By default, the reply suggests similar commands.
         input: Whether to read lines from stdin.
         signals: Whether to handle SIGINT and SIGTERM.
-        prompt: Text of the prompt at a terminal.
-        history: File for the history of the prompt. By default, the history lasts as long as the program.
+        prompt: The text of the prompt at a terminal.
+        history: A file for the prompt's history. By default, the history is lost when the program exits.
         toolbar: See `PromptSource`.
 
     Raises:
-        RouteConflict: if a command has the name of a built-in one.
-        TypeError: if a handler is not callable, or ``suspend`` lacks these methods.
+        RouteConflict: if a command has the same name as a built-in one.
+        TypeError: if a handler is not callable, or if ``suspend`` lacks these methods.
     """
     router = Router("interactive")
     fallback = default and LineEvent
@@ -95,13 +96,13 @@ def new_interactive_router(  # noqa: PLR0913  # one function wires a whole progr
         router.add_source(Signals(actions.replace_signal_event))
         router.handle("signal/terminate", actions.quit)
     if keyboard is not None:
-        # The keyboard starts after the signals: once the prompt is shown, Ctrl+C must work.
+        # Start the keyboard after the signals, because Ctrl+C must work once the prompt is shown.
         router.add_source(keyboard)
     if default is not None:
         router.handle("input/line", default)
     router.handle("input/unknown", unknown or _answer_unknown)
     router.handle("input/eof", actions.end_of_input)
-    # The least specific pattern, so that any handler of the program takes precedence.
+    # Use the least specific pattern, so that any handler that the program defines takes precedence.
     router.handle("lifecycle/**", _answer_unrouted, lane="lifecycle")
     return router
 
@@ -134,7 +135,7 @@ def _as_suspend_handler(suspend: SuspendHandler | Suspendable | None) -> Suspend
 
 
 class _Actions:
-    """The handlers of built-in commands and lifecycle events; each prints its result."""
+    """The handlers for built-in commands and lifecycle events. Each of them prints its result."""
 
     def __init__(
         self,
@@ -149,7 +150,7 @@ class _Actions:
         self._shutdown = shutdown if isinstance(shutdown, ShutdownHandler) else ShutdownHandler(shutdown)
 
     def help(self, _: Topical) -> None:
-        """Print all commands, each with the first line of its help."""
+        """Print all commands with the first line of their help."""
         table = [
             (", ".join((each.usage or each.name, *each.aliases)), each.help.strip()) for each in self._router.commands
         ]
@@ -157,7 +158,7 @@ class _Actions:
         reply("\n".join(f"{words:{width}}  {''.join(text.splitlines()[:1])}".rstrip() for words, text in table))
 
     def status(self, _: Topical) -> None:
-        """Print the status of the program."""
+        """Print the program's status."""
         state = None if self.suspender is None else str(self.suspender.state())
         reply(status_text(_lifetime(), [self._router], suspended=state))
 
@@ -183,7 +184,7 @@ class _Actions:
         say("resumed")
 
     async def quit(self, event: Topical) -> None:
-        """Shut down, or stop the router if there is no lifetime; later lines are ignored."""
+        """Shut down, or stop the router if there is no lifetime. Later lines are ignored."""
         if self._keyboard is not None:
             self._keyboard.discard_rest()
             with suppress(RouteNotFound):
@@ -197,19 +198,19 @@ class _Actions:
                 self._router.stop()
 
     async def replace_signal_event(self) -> None:
-        """Handle the signal that began the shutdown, because its event may be too late for the router."""
+        """Handle the signal that started the shutdown, because its event may be too late for the router."""
         signum = current().signum
         if signum is not None:
             await self._shutdown(ShutdownEvent(signal.Signals(signum).name))
 
     async def end_of_input(self, _: Topical) -> None:
-        """Quit, unless the input is a pipe without any line: services are started with an empty stdin."""
+        """Quit, unless the input is a pipe without any lines, because services are started with an empty stdin."""
         if self._keyboard is None or self._keyboard.is_terminal or self._keyboard.lines:
             await self._router.dispatch(ShutdownEvent("end of input"))
 
 
 async def _reported(what: str, doing: Awaitable[None]) -> None:
-    """Await ``doing``; print an error at the prompt, and raise it for the log."""
+    """Await ``doing``. If it fails, print the error at the prompt, and raise it so that it is logged."""
     try:
         await doing
     except Exception as error:
@@ -235,7 +236,7 @@ def _answer_unknown(event: UnknownCommandEvent) -> None:
 
 
 def _answer_unrouted(event: Topical) -> None:
-    """Reply to a lifecycle command that no handler of this program accepts."""
+    """Reply to a lifecycle command that this program has no handler for."""
     known = {each.make(()).topic: each.name for each in lifecycle_commands()}
     if event.topic not in known:
         raise NotHandled(f"no route matches {event.topic!r}")

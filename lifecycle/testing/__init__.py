@@ -1,6 +1,6 @@
-"""Tools for tests of a program: virtual time, a router that runs for a block, and a handler that records events.
+"""Tools for testing programs: virtual time, a router that runs during a block, and a handler that records events.
 
-With pytest, request the fixture ``clock`` to run a test in virtual time.
+To run a pytest test in virtual time, request the fixture ``clock``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Recorder:
 
 
 class ManualSource:
-    """A source under the control of the test: ``await source.send(event)`` returns the `Delivery`."""
+    """A source that the test controls: ``await source.send(event)`` returns the `Delivery`."""
 
     def __init__(self, name: str = "manual") -> None:
         self.name = name
@@ -64,7 +64,7 @@ class ManualSource:
             self._emit = self._failure = None
 
     async def send(self, event: Topical) -> Delivery:
-        """Emit ``event`` when the router runs this source."""
+        """Emit ``event`` once the router is running this source."""
         while self._emit is None:
             started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(started)
@@ -73,15 +73,15 @@ class ManualSource:
 
     def fail(self, error: BaseException) -> None:
         """Make the source raise ``error``."""
-        assert self._failure is not None, "the source does not run"
+        assert self._failure is not None, "the source is not running"
         self._failure.set_exception(error)
 
 
 @asynccontextmanager
 async def running(router: Router) -> AsyncGenerator[Router]:
-    """Run ``router`` during a block. It has started when the block begins, and has drained when it ends.
+    """Run ``router`` during a block. The block begins once the router has started, and ends once it has drained.
 
-    An error of `Router.run` is raised from the block.
+    If `Router.run` raises an error, the block raises it.
     """
     loop = asyncio.get_running_loop()
     task = loop.create_task(router.run(), name=f"running {router.name}")

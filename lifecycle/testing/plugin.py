@@ -1,6 +1,6 @@
-"""The pytest plugin: a test that requests the fixture `clock` runs in virtual time.
+"""The pytest plugin. Tests that request the fixture `clock` run in virtual time.
 
-The tests are run by pytest-asyncio (1.4 or newer) or by anyio's plugin.
+It works with pytest-asyncio (1.4 or newer) and with anyio's plugin.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["clock", "pytest_asyncio_loop_factories", "pytest_generate_tests", "r
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Generator[None, LoopFactories | None, LoopFactories]:
-    """Give tests that use `clock` a `VirtualLoop`, and all others the loops of the project, or the usual loop."""
+    """Run tests that use `clock` in a `VirtualLoop`, and all others in the project's loops or the default loop."""
     factories = yield
     if "clock" in getattr(item, "fixturenames", ()):
         from lifecycle.testing.virtual import VirtualLoop
@@ -34,7 +34,7 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Generator[None, LoopFact
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give tests of anyio's plugin that use `clock` a `VirtualLoop`, unless they are parametrized with a backend."""
+    """Run tests that use anyio's plugin and `clock` in a `VirtualLoop`, unless they are parametrized with a backend."""
     if not {"clock", "anyio_backend"}.issubset(metafunc.fixturenames):
         return
     marks = metafunc.definition.iter_markers("parametrize")
@@ -47,7 +47,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def clock() -> Clock:
-    """The clock of a test in virtual time: ``await clock.advance(1)``."""
+    """The clock for a test in virtual time: ``await clock.advance(1)``."""
     from lifecycle.testing import Clock
 
     return Clock()
@@ -63,7 +63,7 @@ def recorder() -> Recorder:
 
 @pytest.fixture
 def signals() -> Iterator[FakeSignals]:
-    """Signals sent by the test: ``signals.send(SIGTERM)``. Forced exits are stored in ``signals.exits``."""
+    """Signals that the test sends: ``signals.send(SIGTERM)``. Forced exits are recorded in ``signals.exits``."""
     from lifecycle.testing import FakeSignals
 
     with FakeSignals() as fake:

@@ -1,4 +1,4 @@
-"""`FakeSignals`: signals that a test sends to the program in its own process, without the system."""
+"""`FakeSignals`: signals that a test sends to a program in the same process, without involving the system."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ __all__ = ["FakeSignals"]
 
 
 class FakeSignals(SignalRegistry):
-    """Replaces the system's signals inside a ``with`` block, also in virtual time.
+    """Replaces the system's signals inside a ``with`` block. Also works in virtual time.
 
-    Lifetimes and signal sources that start inside the block receive the signals of `send`. A forced exit is recorded in
-    ``exits`` instead of ending the test. ``terminal`` sets whether there is a controlling terminal, which determines
-    the meaning of SIGHUP.
+    Lifetimes and signal sources that are started inside the block receive the signals that you send with `send`. A
+    forced exit is recorded in ``exits`` instead of ending the test. ``terminal`` sets whether there is a controlling
+    terminal, which determines what SIGHUP means.
     """
 
-    # No other code can take these signals away, and a timer would advance virtual time.
+    # Nothing else can replace these handlers, and a timer would advance virtual time.
     check_every: ClassVar[float | None] = None
 
     def __init__(self, *, terminal: bool = False) -> None:
         super().__init__()
         self._terminal = terminal
         self._real: SignalRegistry | None = None
-        #: The statuses of forced exits. A real process would have ended at the first one.
+        #: The exit statuses of forced exits. A real process would have exited at the first one.
         self.exits: list[int] = []
 
     def __enter__(self) -> Self:
@@ -46,7 +46,7 @@ class FakeSignals(SignalRegistry):
         """Deliver ``signum`` now.
 
         Raises:
-            LookupError: if there is no receiver. The signal would have ended a real process.
+            LookupError: if nothing receives the signal. It would have killed a real process.
         """
         if not self._receivers.get(signum):
             name = signal.Signals(signum).name
@@ -62,15 +62,15 @@ class FakeSignals(SignalRegistry):
         return bool(self._receivers.get(signal.SIGTERM))
 
     def send_sigterm(self) -> None:
-        """Deliver SIGTERM to the receivers, if there are any. The process of the test continues."""
+        """Deliver SIGTERM to the receivers, if there are any. The test's process continues."""
         self.deliver(signal.SIGTERM)
 
     def end_process(self, status: int) -> None:
-        """Record that the process would have ended."""
+        """Record that the process would have exited."""
         self.exits.append(status)
 
     def has_terminal(self) -> bool:
-        """Return the setting of the test."""
+        """Return the value that the test has set."""
         return self._terminal
 
     def is_ignored(self, signum: int) -> bool:  # noqa: ARG002  # the signature of the base class

@@ -1,7 +1,7 @@
-"""An event loop in virtual time: when it is idle, its clock jumps to the next timer.
+"""An event loop in virtual time. When it is idle, its clock jumps to the next timer.
 
-Use it for code that waits for the clock. Code that waits for real processes, sockets or signals needs real time. The
-clock does not jump while a thread (`asyncio.to_thread`) is working.
+Use it to test code that waits for the clock. Code that waits for real processes, sockets or signals needs real time.
+While a thread (`asyncio.to_thread`) is working, the clock does not jump.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
 
-#: Two times that differ by fewer seconds are equal.
+#: Times that differ by fewer seconds than this are treated as equal.
 _HAIR = 1e-6
 
 #: The resolution that asyncio assumes for its clock.
@@ -40,7 +40,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._virtual_now = 0.0
         #: The Unix time that corresponds to virtual time 0.
         self.epoch: float = time.time()
-        # The number of running jobs in threads that will call back. While there are any, the clock stops.
+        # The number of jobs running in threads that will call back. While there are any, the clock stops.
         self._jobs = 0
         super().__init__(_JumpingSelector(self))
 
@@ -49,18 +49,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._virtual_now
 
     def wall_time(self) -> float:
-        """Return the virtual date, in seconds since the epoch."""
+        """Return the virtual date and time, in seconds since the epoch."""
         return self.epoch + self._virtual_now
 
     def run_in_executor(self, executor: Any, func: Callable[[*_Ts], _T], *args: *_Ts) -> asyncio.Future[_T]:
-        """Run a job like asyncio, and stop the clock while it runs."""
+        """Run a job like asyncio does, but stop the clock while it runs."""
         self._jobs += 1
         future = super().run_in_executor(executor, func, *args)
         future.add_done_callback(self._job_done)
         return future
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ARG002  # asyncio's signature
-        """Shut down like asyncio, but wait for threads in real time, without a limit."""
+        """Shut down like asyncio does, but wait for threads in real time, without a limit."""
         self._jobs += 1
         try:
             await super().shutdown_default_executor()
@@ -72,12 +72,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if self._jobs:
             return False
         then = self._virtual_now + seconds
-        # Use the timer's own time if it is close. A sum may be slightly off, and a task that wakes slightly too early
-        # and sleeps again would find that no time has passed.
+        # Use the timer's own time if it is close. Our sum may be slightly off, and a task that woke slightly too early
+        # and slept again would find that no time has passed.
         timers: list[asyncio.TimerHandle] = getattr(self, "_scheduled")  # noqa: B009  # asyncio has no public name for it
         if timers and abs(timers[0].when() - then) < _HAIR:
             then = timers[0].when()
-            # If the clock is too large to represent a nanosecond, a timer is due only after its time.
+            # If the clock's value is so large that a nanosecond makes no difference, timers are due only after their
+            # time.
             if then + _RESOLUTION == then:
                 then = math.nextafter(then, math.inf)
         self._virtual_now = then
@@ -93,7 +94,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Checks real descriptors. If none is ready, it advances the clock instead of waiting."""
+    """Checks real descriptors. If none are ready, it advances the clock instead of waiting."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
@@ -121,13 +122,13 @@ class Clock:
         loop.epoch = date.timestamp() - loop.time()
 
     async def advance(self, seconds: Duration) -> None:
-        """Advance by ``seconds``. Return when everything that was due by then has run, in order."""
+        """Advance by ``seconds``. Returns once everything that was due by then has run, in order."""
         _virtual_loop()
         await asyncio.sleep(in_seconds("seconds", seconds, least=0, finite=True))
         await self.settle()
 
     async def settle(self) -> None:
-        """Run everything that is ready now, and its consequences, without advancing the clock."""
+        """Run everything that is ready, and everything that becomes ready as a result. The clock does not advance."""
         loop = _virtual_loop()
         for _ in range(10_000):
             if not loop.busy:

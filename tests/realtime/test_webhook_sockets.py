@@ -78,7 +78,7 @@ class TestUnix:
     async def test_a_socket_in_use_is_an_error_and_stays(self, tmp_path: Path) -> None:
         path = tmp_path / "app.sock"
         async with serving(WebhookSource(f"unix:{path}")):
-            with pytest.raises(OSError, match=f"another program listens at {path}; stop that"):
+            with pytest.raises(OSError, match=f"another program is listening at {path}; stop it"):
                 await WebhookSource(f"unix:{path}").__aenter__()
             assert await send(str(path)) == 202
 
