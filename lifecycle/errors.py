@@ -42,7 +42,7 @@ LifecycleError
     ├── StepFailed              a task, retry or revert failed
     └── ClaimLost               another owner has taken the job or flow
 
-You can also import each error from the package that raises it.
+Each is also importable from the package that raises it.
 """
 
 from __future__ import annotations
