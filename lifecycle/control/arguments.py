@@ -1,7 +1,7 @@
-"""The arguments of a command, according to its handler's signature.
+"""Parses a command's arguments according to its handler's signature.
 
-A handler with a single parameter, which has no annotation or an event class, gets the `CommandEvent`. For any other
-handler, `argparse` turns the words after the command into arguments.
+A handler gets the `CommandEvent` itself if it has a single parameter that is unannotated or annotated with an event
+class. For any other handler, `argparse` turns the words after the command into arguments.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = ["Arguments", "arguments_of"]
 
 
 class Arguments:
-    """Parses the arguments of the command ``name`` for the parameters of ``handler``.
+    """Parses the words after the command ``name`` into arguments for ``handler``.
 
     Raises:
-        TypeError: if a parameter cannot be an argument.
+        TypeError: if a parameter of the handler cannot be filled from the command line.
     """
 
     def __init__(self, name: str, handler: Callable[..., Any], parameters: list[Parameter]) -> None:
@@ -50,10 +50,10 @@ class Arguments:
         return self._parser.line
 
     def handler(self) -> Callable[[CommandEvent], Any]:
-        """Return a handler of a `CommandEvent` that calls the handler with the parsed arguments."""
+        """Return a function that takes a `CommandEvent` and calls the handler with the parsed arguments."""
         called = self._await if is_async(self._handler) else self._call
         named = functools.update_wrapper(functools.partial(called), self._handler)
-        # `signature` would otherwise return the parameters of `handler` instead of those of `called`.
+        # Otherwise, `signature` would return the parameters of `handler` instead of those of `called`.
         del named.__wrapped__
         return named
 
@@ -90,7 +90,7 @@ class Arguments:
         option = f"--{parameter.name.replace('_', '-')}"
         if kind is bool:
             if not has_default:
-                raise TypeError(f"{parameter.name} of the command {name!r} is a flag; give it a default, such as False")
+                raise TypeError(f"{parameter.name} of the command {name!r} is a flag; it needs a default such as False")
             action = argparse.BooleanOptionalAction if parameter.default else "store_true"
             self._parser.add_argument(option, dest=parameter.name, action=action, **settings)
             return
@@ -105,11 +105,11 @@ class Arguments:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that raises its errors instead of exiting."""
+    """An argument parser that raises an error instead of exiting."""
 
     @property
     def line(self) -> str:
-        """The usage in one line, without its prefix."""
+        """The usage on one line, without its prefix."""
         return " ".join(self.format_usage().removeprefix("usage:").split())
 
     def error(self, message: str) -> NoReturn:
@@ -117,7 +117,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def arguments_of(name: str, handler: Callable[..., Any]) -> Arguments | None:
-    """Return the parser for the parameters of ``handler``, or None if it takes the event or cannot be a handler."""
+    """Return a parser for ``handler``'s parameters, or None if it takes the event itself or is not a valid handler."""
     if isinstance(handler, type):
         return None
     try:
@@ -141,7 +141,7 @@ def _takes_only_the_event(signature: inspect.Signature, parameters: list[Paramet
 
 
 def _is_event(annotation: Any) -> bool:
-    """Return whether an annotation is the class of an event, which has a topic."""
+    """Return whether an annotation is an event class, that is, a class with a topic."""
     return (
         hasattr(annotation, "topic")
         or hasattr(annotation, "topics")
@@ -165,7 +165,7 @@ def _completes(extra: Any) -> bool:
 
 
 def _converter(kind: Any) -> tuple[Callable[[str], Any], list[str]]:
-    """Return the function that converts a word to ``kind``, and the words that it accepts, if they are known."""
+    """Return a function that converts a word to ``kind``, and the words that it accepts, if these are known."""
     if get_origin(kind) is Literal:
         return _choice({str(value): value for value in get_args(kind)})
     if inspect.isclass(kind) and issubclass(kind, Enum):

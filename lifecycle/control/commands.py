@@ -1,4 +1,4 @@
-"""The registry of the commands that prompts, `lifecycle ctl` and the dashboard offer.
+"""The registry of commands offered by prompts, `lifecycle ctl` and the dashboard.
 
 A command turns the words after its name into an event, which the router delivers to a handler.
 """
@@ -33,34 +33,36 @@ __all__ = ["Command", "Commands", "Completer", "completions", "help_of", "lifecy
 
 _log = logging.getLogger("lifecycle.control")
 
-#: Completions for the argument that is being typed: words, or a function from the typed text to words.
+#: Completions for the argument being typed: a list of words, or a function that returns words for the typed text.
 Completer: TypeAlias = Iterable[str] | Callable[[str], Iterable[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The name of a command, its event, and its help text.
+    """A command: its name, the event that it emits, and its help text.
 
     Args:
-        name: The word that a user types.
+        name: The word that the user types.
         help: Help text.
-        event: Returns the event for the arguments. By default, a `CommandEvent` with the name and the arguments.
-        complete: Completions for an argument: words, or a function from the typed text to words.
-        aliases: Other words for the same command.
-        place: Where the command was registered, for messages about conflicts.
-        takes_arguments: If false, a line with further words is not this command.
+        event: A function that returns the event for the given arguments. By default, the event is a `CommandEvent` with
+            the name and the arguments.
+        complete: Completions for an argument: a list of words, or a function that returns words for the typed text.
+        aliases: Other words that run the same command.
+        place: Where the command was registered, shown in messages about conflicts.
+        takes_arguments: If false, a line with any words after the name does not run this command.
         usage: The command and its arguments, such as ``deploy [--force] TARGET``.
     """
 
     name: str
     help: str = ""
-    #: Returns the event for the arguments. By default, a `CommandEvent` with the name and the arguments.
+    #: Returns the event for the given arguments. By default, the event is a `CommandEvent` with the name and the
+    #: arguments.
     event: Callable[[tuple[str, ...]], Topical] | None = None
     complete: Completer | None = None
     aliases: tuple[str, ...] = ()
-    #: Where the command was registered, for messages about conflicts.
+    #: Where the command was registered, shown in messages about conflicts.
     place: str = "built in"
-    #: If false, a line with further words is not this command.
+    #: If false, a line with any words after the name does not run this command.
     takes_arguments: bool = True
     #: The command and its arguments, such as ``deploy [--force] TARGET``. Empty if the handler parses them.
     usage: str = ""
@@ -76,7 +78,7 @@ class Command:
 
 
 def help_of(handler: object) -> str:
-    """Return the docstring of a function, or "" for any other callable, because its class does not describe it."""
+    """Return the docstring of a function, or "" for any other callable, whose docstring would be that of its class."""
     return inspect.getdoc(handler) or "" if hasattr(handler, "__name__") else ""
 
 
@@ -85,14 +87,14 @@ class Commands:
 
     def __init__(self, *commands: Command) -> None:
         self._by_word: dict[str, Command] = {}
-        # Included registries. A word that is registered here takes precedence over theirs.
+        # Registries whose commands are included. If a word is also registered here, this registry takes precedence.
         self._included: list[Commands] = []
         for command in commands:
             self.add(command)
 
     def __iter__(self) -> Iterator[Command]:
-        """Each command that can be reached by its name, once, in the order of registration."""
-        # Commands are compared by identity, because one with a list of completions is not hashable.
+        """Iterate over the commands that can be reached by name, each once, in the order of registration."""
+        # We compare commands by identity, because a command with a list of completions is not hashable.
         own = {id(each): each for each in self._by_word.values()}
         included = {id(each): each for others in self._included for each in others if self.get(each.name) is each}
         return iter((own | included).values())
@@ -110,7 +112,7 @@ class Commands:
         words = (command.name, *command.aliases)
         for word in words:
             if not word or word != word.strip() or len(word.split()) != 1 or "/" in word:
-                raise ValueError(f"{word!r} is not a valid name of a command; use one word without blanks or slashes")
+                raise ValueError(f"{word!r} is not a valid command name; use one word without blanks or slashes")
             taken = self._by_word.get(word)
             if taken is not None:
                 raise RouteConflict(
@@ -121,7 +123,7 @@ class Commands:
             self._by_word[word] = command
 
     def remove(self, name: str) -> None:
-        """Remove the command and its aliases. Further calls do nothing."""
+        """Remove the command and its aliases. If it does not exist, do nothing."""
         command = self._by_word.get(name)
         self._by_word = {word: each for word, each in self._by_word.items() if each is not command}
 
@@ -133,11 +135,14 @@ class Commands:
             self.remove(name)
 
     def include(self, others: Commands) -> None:
-        """Include the commands of ``others``. Words that are registered here, even later, take precedence."""
+        """Include the commands of ``others``.
+
+        Words registered here take precedence, even if they are registered later.
+        """
         self._included.append(others)
 
     def exclude(self, others: Commands) -> None:
-        """Stop including the commands of ``others``. Further calls do nothing."""
+        """Stop including the commands of ``others``. If they are not included, do nothing."""
         self._included = [each for each in self._included if each is not others]
 
     @property
@@ -159,10 +164,10 @@ class Commands:
         return tuple(sorted({*self._by_word, *(word for each in self._included for word in each.words())}))
 
     def parse(self, line: str) -> Topical | None:
-        """Return the event for a typed line, or None for a blank line.
+        """Return the event for the line that the user typed, or None if it is blank.
 
-        A line that is not a command becomes an `UnknownCommandEvent` with its first word. If the first word is a
-        command without arguments, the event contains the whole line.
+        If the line is not a command, return an `UnknownCommandEvent` with its first word, or with the whole line if the
+        first word is a command that takes no arguments.
         """
         words = split(line)
         if not words:
@@ -175,14 +180,15 @@ class Commands:
         return command.make(tuple(words[1:]))
 
 
-#: One part of a line in shell syntax: single-quoted text, double-quoted text, an escaped character, plain characters,
-#: or the blanks between words. `shlex` takes quadratic time: a line of a megabyte took 37 s.
+#: One piece of a line in shell syntax: single-quoted text, double-quoted text, an escaped character, plain characters,
+#: or the blanks between words. We don't use `shlex`, because it takes quadratic time: splitting a line of one megabyte
+#: took 37 s.
 _PIECE = re.compile(r"""'([^']*)'|"([^"\\]*(?:\\.[^"\\]*)*)"|\\(.)|([^\s'"\\]+)|\s+""", re.DOTALL | re.ASCII)
 _ESCAPED = re.compile(r"""\\(["\\])""")
 
 
 def split(line: str) -> list[str]:
-    """Split a line into words with the rules of a shell. If a quote is not closed, split the line at blanks."""
+    """Split a line into words as a shell does. If a quote is not closed, split the line at blanks instead."""
     words: list[str] = []
     word: list[str] = []
     at = 0
@@ -205,8 +211,9 @@ def split(line: str) -> list[str]:
 def completions(line: str, names: Iterable[str], find: Callable[[str], Command | None]) -> tuple[str, list[str]]:
     """Return the last word of ``line``, which may be incomplete, and its sorted completions.
 
-    The first word is completed with ``names``, and later words by the command that ``find`` returns for the first word.
-    If the command's own function fails, the error is logged and no completions are returned.
+    The first word is completed from ``names``. Later words are completed by the command that ``find`` returns for the
+    first word. If the command's completion function raises an error, the error is logged and no completions are
+    returned.
     """
     typed = "" if line[-1:].isspace() else (line.split() or [""])[-1]
     words = split(line[: len(line) - len(typed)])
@@ -221,10 +228,10 @@ def completions(line: str, names: Iterable[str], find: Callable[[str], Command |
 
 
 def lifecycle_commands() -> tuple[Command, ...]:
-    """Return the built-in commands of every prompt, which emit lifecycle events."""
+    """Return the commands built into every prompt, which emit lifecycle events."""
     return (
         _alone("suspend", "Suspend the program; it keeps its state.", SuspendEvent, "s"),
-        _alone("resume", "Continue after a suspend.", ResumeEvent, "r"),
+        _alone("resume", "Resume after a suspend.", ResumeEvent, "r"),
         _alone("reload", "Reload the configuration.", ReloadEvent),
         _alone("terminate", "Suspend, so that state is saved, then quit.", TerminateEvent, "x"),
         _alone("quit", "End the program.", lambda: ShutdownEvent("quit"), "q", "exit"),
@@ -232,5 +239,8 @@ def lifecycle_commands() -> tuple[Command, ...]:
 
 
 def _alone(name: str, text: str, make: Callable[[], Topical], *aliases: str) -> Command:
-    """Return a command without arguments. A line with more words, such as "exit the building", does not run it."""
+    """Return a command that takes no arguments.
+
+    A line with more words, such as "exit the building", does not run it.
+    """
     return Command(name, text, lambda _: make(), aliases=aliases, takes_arguments=False)

@@ -1,7 +1,7 @@
 """Debouncing: delays the events of a burst until the burst ends, with or without a router.
 
-Each burst has one timer. A new event only changes the time at which the burst is due, which costs a fiftieth of setting
-a new timer.
+Each burst has one timer. A new event only moves the time at which the burst is due, which is about 50 times cheaper
+than setting a new timer.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ Merge: TypeAlias = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True, slots=True, init=False)
 class Debounce:
-    """How long to wait for the end of a burst of events, and how to merge its events.
+    """How long to wait for a burst of events to end, and how to merge its events.
 
     Args:
-        wait: Seconds without an event that end a burst.
-        max_wait: Maximum seconds from the first event of a burst to its delivery. By default, a burst has no limit.
+        wait: Seconds without an event after which a burst ends.
+        max_wait: The maximum time, in seconds, from a burst's first event to its delivery. By default, there is no
+            limit.
         merge: Called as ``merge(pending, new)``; returns the event to deliver. By default, the newest event is
             delivered. If ``merge`` has an attribute ``first``, ``first(event)`` replaces the first event of a burst.
-        key: Called with each event. Events with different keys are in different bursts.
+        key: Called with each event to get its key. Events with different keys belong to different bursts.
 
     Raises:
         ValueError: if ``wait`` is negative, or ``max_wait`` is shorter than ``wait``.
@@ -71,7 +72,7 @@ class Debounce:
         ):
             if function is not None and not callable(function):
                 raise TypeError(
-                    f"expected a function as Debounce({name}=…), got {function!r}; give one such as {example}"
+                    f"expected a function as Debounce({name}=…), got {function!r}; use one such as {example}"
                 )
             object.__setattr__(self, name, function)
         object.__setattr__(self, "wait", in_seconds("Debounce.wait", wait, least=0))
@@ -85,7 +86,7 @@ class _Burst:
 
     def __init__(self, event: Topical, call: Delivery, clock: Callable[[], float]) -> None:
         self.event = event
-        # The merged call. The deliveries of all events in the burst end with it.
+        # The call for the merged event. The deliveries of all events in the burst end when it does.
         self.call = call
         self.clock = clock
         self.due = self.latest = float("inf")
@@ -95,8 +96,8 @@ class _Burst:
 class Debouncer:
     """Delays the events of one route until their burst ends, then emits one event.
 
-    ``deliver(key, call)`` passes on the merged call. If it returns False, the lane is full. The burst then stays open
-    and continues to merge events until `retry` is called for its key.
+    ``deliver(key, call)`` passes on the merged call, and returns False if the lane is full. In that case, the burst
+    stays open and keeps merging events until `retry` is called for its key.
     """
 
     __slots__ = ("_bursts", "_deliver", "_first", "_key", "_max_wait", "_merge", "closed", "wait")
@@ -119,8 +120,8 @@ class Debouncer:
     def add(self, event: Topical, delivery: Delivery | None = None) -> Delivery:
         """Add an event to its burst, and return the call that will include it.
 
-        ``delivery`` is the delivery of the event, if it has one. The call of a new burst takes its route and parent
-        from it. Errors of ``key`` and ``merge`` are raised unchanged.
+        ``delivery`` is the event's delivery, if it has one. The call of a new burst gets its route and parent from this
+        delivery. Errors raised by ``key`` and ``merge`` propagate unchanged.
         """
         key = None if self._key is None else self._key(event)
         burst = self._bursts.get(key)
@@ -149,8 +150,8 @@ class Debouncer:
     def _on_timer(self, key: Hashable) -> None:
         """Emit the burst if it is due. Otherwise, set the timer again."""
         burst = self._bursts[key]
-        # The time is compared with the timer, not the clock. A loop may fire slightly early, and would then fire again
-        # immediately.
+        # Compare with the timer's time instead of the clock, because a loop may fire a timer slightly early. If we set
+        # it again, it would fire again immediately.
         if burst.timer is not None and burst.due > burst.timer.when():
             burst.timer = asyncio.get_running_loop().call_at(burst.due, self._on_timer, key)
         else:
@@ -167,7 +168,7 @@ class Debouncer:
             self._bursts[key] = burst
 
     def retry(self, key: Hashable) -> bool:
-        """Emit a burst that was refused by a full lane. Return False if it has been emitted or dropped since."""
+        """Emit a burst that a full lane refused. Return False if it has been emitted or dropped in the meantime."""
         burst = self._bursts.get(key)
         if burst is None or burst.timer is not None:
             return False
@@ -203,7 +204,7 @@ class Debounced:
         self._call = as_async(handler)
         self._name = name_of(handler)
         self._debouncer = Debouncer(settings, self._start)
-        # The running call of each key.
+        # The call in progress for each key.
         self._running: dict[Hashable, Delivery] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -212,7 +213,10 @@ class Debounced:
         self._debouncer.add(event)
 
     async def flush(self) -> None:
-        """Deliver the pending events, and wait until their calls have ended, but not those of later events."""
+        """Deliver the pending events, and wait until their calls have finished.
+
+        Events that arrive later are not waited for.
+        """
         calls = [*self._running.values(), *self._debouncer.calls()]
         self._debouncer.flush()
         while any(not call.done for call in calls):
@@ -240,7 +244,7 @@ class Debounced:
             await self._call(call.event)
         except NotHandled as passed:
             call.end(passed)
-        except (Exception, asyncio.CancelledError) as error:  # it is reported like an error of any handler
+        except (Exception, asyncio.CancelledError) as error:  # reported like an error from any other handler
             call.end(error)
             if isinstance(error, asyncio.CancelledError) and was_cancelled():
                 raise
@@ -260,12 +264,12 @@ def debounce(
 ) -> Debounced:
     """Return a handler that debounces ``handler``, for use without a router.
 
-    The returned handler returns immediately. Calls of ``handler`` never overlap for one key. Its errors are logged and
-    announced on ``hooks.handler_failed``. ``await result.flush()`` delivers pending events. Call it before the loop
-    ends. A router does this for its handlers.
+    Calling the returned handler returns immediately. Calls to ``handler`` with the same key never overlap. Its errors
+    are logged and announced through ``hooks.handler_failed``. ``await result.flush()`` delivers pending events. Call it
+    before the loop ends, unless a router calls the handler: a router flushes its handlers when it stops.
 
     Args:
-        handler: An async or plain function of one argument, the event.
+        handler: An async or plain function that takes the event as its only argument.
         wait: See `Debounce`.
         max_wait: See `Debounce`.
         merge: See `Debounce`.
@@ -274,7 +278,8 @@ def debounce(
     return Debounced(handler, Debounce(wait, max_wait, merge, key))
 
 
-#: The net change of two consecutive changes of a path, or None if they cancel out. For other pairs, it is the second.
+#: The net effect of two consecutive changes to a path, or None if they cancel out. For any other pair, it is the second
+#: change.
 _NET: Mapping[tuple[Change, Change], Change | None] = {
     ("added", "modified"): "added",
     ("added", "deleted"): None,
@@ -287,11 +292,11 @@ class _Growing(dict["Path", Change]):
 
 
 class _MergeFiles:
-    """Merges several `FileEvent` objects into one `FileBatch` with the net change of each path.
+    """Merges several `FileEvent` objects into one `FileBatch` with the net change to each path.
 
-    A path that is added and then deleted is left out. Added and then modified becomes added. Deleted and then added
-    becomes modified. Each call takes amortised constant time and consumes the pending batch, so use only the returned
-    one.
+    A path that is added and then deleted is left out. One that is added and then modified is reported as added. One
+    that is deleted and then added is reported as modified. Each call takes amortised constant time. It consumes the
+    pending batch, so use only the batch that it returns.
     """
 
     def __call__(self, pending: FileEvent | FileBatch, new: FileEvent | FileBatch) -> FileBatch:
@@ -308,7 +313,7 @@ class _MergeFiles:
         return batch
 
     def first(self, event: FileEvent | FileBatch) -> FileBatch:
-        """Return a batch that contains only ``event``, so that a handler gets a batch even for a burst of one event."""
+        """Return a batch with only ``event``, so that the handler gets a batch even for a burst of one event."""
         return FileBatch(_Growing(_changes(event)))
 
 

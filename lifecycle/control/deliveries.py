@@ -22,10 +22,10 @@ _numbers = itertools.count(1)
 #: The delivery that the current handler is processing. It becomes the parent of the events that the handler emits.
 current: ContextVar[Delivery | None] = ContextVar("lifecycle_delivery", default=None)
 
-#: True in the task of a source that stores its events. It may be cancelled before it receives a delivery.
+#: True in the task of a source that stores its events. Such a task may be cancelled before it receives the delivery.
 emits_stored: ContextVar[bool] = ContextVar("lifecycle_emits_stored", default=False)
 
-#: Number of ancestors that an ended delivery keeps.
+#: The number of ancestors to which a delivery keeps references once it has ended.
 _GENERATIONS = 16
 
 
@@ -37,16 +37,16 @@ def delivery() -> Delivery:
     """
     here = current.get()
     if here is None:
-        raise LookupError("no event is being handled; call delivery() inside a handler that a lane has called")
+        raise LookupError("no event is being handled; call delivery() only inside a handler that a lane has called")
     return here
 
 
 class Delivery:
-    """The delivery of one event. Await it to wait until its handler has ended.
+    """The delivery of one event. Await it to wait until the handler has finished.
 
-    Awaiting returns None when the handler has returned. Otherwise it raises the handler's error, `NotHandled` or
-    `Dropped`. The delivery of an event that was merged into another ends with the merged call. Several tasks may await
-    a delivery.
+    Awaiting a delivery returns None once the handler has returned. If the handler failed, it raises the handler's
+    error. If the event was not handled or was dropped, it raises `NotHandled` or `Dropped`. If a debounce merged the
+    event into another one, the delivery ends when the merged call ends. Several tasks may await the same delivery.
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class Delivery:
         "route",
     )
 
-    # The traceback of the error when the delivery ended. Set together with the error.
+    # The error's traceback at the time the delivery ended. It is set together with the error.
     _traceback: TracebackType | None
 
     def __init__(
@@ -74,18 +74,18 @@ class Delivery:
         route: Route | None = None,
         match: Match | None = None,
     ) -> None:
-        #: Number of the delivery, counted within the process.
+        #: The delivery's number, unique within the process.
         self.id: int = next(_numbers)
         self.event: Topical = event
         #: The delivery that the emitting handler was processing. Older ancestors are removed after a few generations.
         self.parent: Delivery | None = parent
-        #: 1, or more if a durable source may have delivered the event before.
+        #: The attempt number: 1, or more if a durable source may already have delivered the event.
         self.attempt: int = 1
-        #: True if the source stores the event, and delivers it again if it is dropped now.
+        #: True if the source has stored the event and delivers it again if it is dropped now.
         self.is_stored: bool = False
-        # The current route, for the dispatcher.
+        # The current route. The dispatcher sets it.
         self.route: Route | None = route
-        # The routes to which the dispatcher may pass the event on.
+        # The routes to which the dispatcher can pass the event on.
         self.match: Match | None = match
         # The call into which this delivery was merged. This delivery ends when that call ends.
         self._into: Delivery | None = None
@@ -103,7 +103,8 @@ class Delivery:
             yield from last._wait()  # noqa: SLF001
             last = last._last()  # noqa: SLF001
         if last._error is not None:  # noqa: SLF001
-            # Use the saved traceback. Otherwise, each task that awaits the error would add a frame to it.
+            # Use the saved traceback. Otherwise, every task that awaits this delivery would add frames to the error's
+            # traceback.
             raise last._error.with_traceback(last._traceback)  # noqa: SLF001
 
     @property
@@ -118,14 +119,16 @@ class Delivery:
 
     @property
     def error(self) -> BaseException | None:
-        """The error of the delivery, or None if it has not ended or has succeeded."""
+        """The error with which the delivery ended, or None if it has succeeded or has not ended yet."""
         return self._last()._error  # noqa: SLF001
 
     @property
     def params(self) -> Mapping[str, str]:
-        """The values of the names in the current route's pattern, read-only. Empty if the topic does not match it.
+        """A read-only mapping of the names in the current route's pattern to their values.
 
-        They are computed at each access.
+        It is empty if the topic does not match the pattern.
+
+        The mapping is computed on each access.
         """
         pattern = None if self.route is None else self.route.pattern
         return MappingProxyType((pattern and pattern.params(self.event.topic)) or {})
@@ -137,7 +140,7 @@ class Delivery:
         return last
 
     def _wait(self) -> Generator[asyncio.Future[None], None, None]:
-        """Wait for the end or a merge. Cancelling one waiter does not affect the others."""
+        """Wait until the delivery ends or is merged. Cancelling one waiter does not affect the others."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._waiters is None:
             self._waiters = []
@@ -151,7 +154,7 @@ class Delivery:
             raise
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the delivery, with ``error`` if it failed. The dispatcher calls this once."""
+        """End the delivery, with ``error`` if it failed. The dispatcher calls this exactly once."""
         self._done = True
         if error is not None:
             self._error, self._traceback = error, error.__traceback__
@@ -161,7 +164,7 @@ class Delivery:
             self._wake()
 
     def _forget_ancestors(self) -> None:
-        """Cut the chain of parents, which would grow without limit if every event caused another."""
+        """Cut the chain of parents. Otherwise, it would grow without limit if every event caused another one."""
         ancestor: Delivery | None = self
         for _ in range(_GENERATIONS):
             ancestor = ancestor.parent if ancestor is not None else None
@@ -169,7 +172,7 @@ class Delivery:
             ancestor.parent = None
 
     def again(self, attempt: int) -> None:
-        """Set the attempt of this delivery. A source that stores its events calls this directly after ``emit``.
+        """Set the attempt number of this delivery. A source that stores its events calls this right after ``emit``.
 
         If several events are merged into one call, the call gets the highest attempt among them.
         """

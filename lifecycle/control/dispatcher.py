@@ -1,6 +1,6 @@
-"""`Dispatcher`: moves an event to the lane of its route, passes it on to the next route, and reports the result.
+"""`Dispatcher`: moves each event to its route's lane, passes it on if necessary, and reports the result.
 
-The tasks of the lanes (``lanes``) call the handlers and report the results to the dispatcher. ``source_runner`` runs
+The lanes' tasks (``lanes``) call the handlers and report the results to the dispatcher. ``source_runner`` runs
 the sources, and ``running`` starts and stops the router.
 """
 
@@ -34,12 +34,13 @@ __all__ = ["Dispatcher", "Relayed", "Reporter"]
 
 _log = logging.getLogger("lifecycle.control")
 
-# Each hook keeps one dictionary of receivers for its lifetime. It is empty if the hook has no receivers.
+# A hook keeps the same dictionary of receivers for as long as it exists, so we can hold on to it. The dictionary is
+# empty if the hook has no receivers.
 _ROUTED, _ACCEPTED = hooks.event_routed.receivers, hooks.delivery_accepted.receivers
 
 
 class _HasCommands(Protocol):
-    """The part of a router that reports use."""
+    """The part of a router that the reporter needs."""
 
     @property
     def commands(self) -> Commands:
@@ -52,30 +53,32 @@ class Relayed(NotHandled):
 
 
 class Dispatcher:
-    """Moves events through the debouncers and lanes of one router, and owns its lanes."""
+    """Moves events through the debouncers and lanes of one router. It owns the lanes."""
 
     def __init__(self, table: RouteTable, buffer: int, router: _HasCommands) -> None:
         self.table = table
-        #: The sender of the hooks.
+        #: The router, which hooks receive as their sender.
         self.router = router
         self.report: Final = Reporter(router)
         self._matches = table.matches
         self._buffer = buffer
         # If false, no handlers run, and events wait in their lanes.
         self.working = False
-        # True while the router stops: the event that a cancelled source was emitting is then accepted beyond the limit.
+        # True while the router is stopping. An event that a cancelled source was emitting is then accepted even if its
+        # lane is full.
         self.draining = False
         # The tasks of all lanes. The router awaits them when it closes.
         self.tasks: set[asyncio.Task[None]] = set()
-        #: The lane of each route. It is created for the route's first event, because many routes never receive one.
+        #: The lane of each route. A lane is created when the route's first event arrives, because many routes never
+        #: receive one.
         self.lanes: dict[Route, Lane] = {}
-        # Shared lanes by name, and keyed lanes by their function.
+        # Shared lanes by name, and keyed lanes by their key function.
         self._shared: dict[str | LaneKey | None, Lane] = {}
-        #: The route of events that no other route takes.
+        #: The route for events that no other route takes.
         self.fallback: Route | None = None
-        # Routes that were removed and still have events.
+        # Removed routes that still have events.
         self._removed: list[Route] = []
-        # Sums of routed, handled, failed and dropped over the removed routes that have finished.
+        # The total counts of routed, handled, failed and dropped events of removed routes that have finished.
         self._past_counts = [0, 0, 0, 0]
 
     # -- routes and their lanes ------------------------------------------------------------------------------------
@@ -83,7 +86,7 @@ class Dispatcher:
     def add(
         self, route: Route, debounce: Duration | Debounce | None, lane: str | LaneKey | None, *, replace: bool
     ) -> None:
-        """Register ``route`` with its debounce and its shared or keyed lane.
+        """Register ``route``, with its debounce and its shared or keyed lane if it has them.
 
         Raises:
             RouteConflict: if its pattern is taken and ``replace`` is false.
@@ -95,7 +98,7 @@ class Dispatcher:
             self.remove(old)
 
     def add_also(self, route: Route, debounce: Duration | Debounce | None, lane: str | LaneKey | None) -> None:
-        """Register ``route`` for events in addition to the routes that answer for them."""
+        """Register ``route`` to receive events in addition to the route that handles them."""
         self._prepare(route, debounce, lane)
         self.table.add_tap(route)
 
@@ -129,8 +132,8 @@ class Dispatcher:
             lane = self._shared[shared] = self._new_lane(route)
         if lane.concurrency != route.concurrency:
             raise ValueError(
-                f"lane {lane.name!r} has a concurrency of {lane.concurrency}, but {route.text!r} sets "
-                f"{route.concurrency}; give all its routes the same concurrency"
+                f"lane {lane.name!r} has a concurrency of {lane.concurrency}, but {route.text!r} uses "
+                f"{route.concurrency}; use the same concurrency for all its routes"
             )
         self.lanes[route] = lane
         route.lane = lane.name
@@ -141,12 +144,12 @@ class Dispatcher:
         return Lane(route.lane, route.concurrency, self._buffer, self)
 
     def lane_of(self, route: Route) -> Lane:
-        """Return the lane of ``route``. Create it for the first event."""
+        """Return the lane of ``route``, creating it if necessary."""
         lane = self.lanes.get(route)
         if lane is not None:
             return lane
-        # If a route was removed and forgotten while an event was being passed to it, it has no entry, but may have a
-        # lane.
+        # A route that was removed and forgotten while an event was being passed to it has no entry, but may still have
+        # a lane.
         shared = self._shared.get(route.shared_lane) if route.is_removed else None
         if shared is not None and shared.concurrency == route.concurrency:
             lane = self.lanes[route] = shared
@@ -168,7 +171,7 @@ class Dispatcher:
             self.remove(old)
 
     def remove(self, route: Route) -> None:
-        """Keep a route that was removed from the table until it has finished its accepted events."""
+        """Keep a route that was removed from the table until it has finished the events that it has accepted."""
         route.is_removed = True
         if route.debouncer is not None:
             route.debouncer.closed = True
@@ -177,13 +180,13 @@ class Dispatcher:
         self._forget_finished()
 
     def _keep_removed(self, route: Route, lane: Lane) -> None:
-        """Keep a route that was removed, and perhaps forgotten, while an event was being passed to ``lane``."""
+        """Keep a route that was removed, and possibly forgotten, while an event was being passed to ``lane``."""
         self.lanes.setdefault(route, lane)
         if route not in self._removed:
             self._removed.append(route)
 
     def _forget_finished(self) -> None:
-        """Forget the removed routes that have finished, but keep their counts."""
+        """Forget removed routes that have finished, but keep their counts."""
         unfinished: list[Route] = []
         for route in self._removed:
             lane = self.lanes.get(route)
@@ -191,12 +194,12 @@ class Dispatcher:
                 unfinished.append(route)
                 continue
             self.lanes.pop(route, None)
-            # A shared lane is forgotten with the last of its routes.
+            # A shared lane is forgotten together with the last of its routes.
             if lane is not None and self._shared.get(route.shared_lane) is lane and lane not in self.lanes.values():
                 del self._shared[route.shared_lane]
             counts = (route.routed, route.handled, route.failed, route.dropped)
             self._past_counts = [old + new for old, new in zip(self._past_counts, counts, strict=True)]
-            # If another event still arrives at the route, it is counted when the route is forgotten again.
+            # Reset the counts: if another event still reaches the route, it is added when the route is forgotten again.
             route.routed = route.handled = route.failed = route.dropped = 0
         self._removed = unfinished
 
@@ -210,7 +213,7 @@ class Dispatcher:
             yield self.fallback
 
     def counts(self) -> list[int]:
-        """Return the sums of routed, handled, failed and dropped over all routes, including removed ones."""
+        """Return the counts of routed, handled, failed and dropped events of all routes, including removed ones."""
         self._forget_finished()
         counted = ((each.routed, each.handled, each.failed, each.dropped) for each in self.routes())
         return [sum(column) for column in zip(self._past_counts, *counted, strict=True)]
@@ -222,8 +225,8 @@ class Dispatcher:
 
         If no route takes the event, the returned delivery has no route and has ended with `NotHandled`.
 
-        Every event of every source passes through this method. It therefore handles the usual case inline: a topic with
-        a plain route and without observers.
+        Every event from every source passes through this method, so it handles the usual case inline: a plain route,
+        and no observers.
         """
         match = route = None
         try:
@@ -256,7 +259,7 @@ class Dispatcher:
         """Accept an event without waiting.
 
         Raises:
-            LaneFull: if the lane is full. In that case, neither taps nor hooks have seen the event.
+            LaneFull: if the lane is full. Neither taps nor hooks have seen the event.
         """
         try:
             route = self.table.match(event).first or self.fallback
@@ -270,7 +273,10 @@ class Dispatcher:
         return delivery
 
     def _admit(self, event: Topical) -> Delivery:
-        """Resolve the topic, pass the event to taps, and count it. If no route matches, the fallback gets it."""
+        """Resolve the topic, pass the event to the taps, and count it.
+
+        If no route matches, the fallback gets the event.
+        """
         report, parent = self.report, current.get()
         try:
             match = self.table.match(event)
@@ -295,7 +301,10 @@ class Dispatcher:
         return delivery
 
     def _show(self, tap: Route, event: Topical) -> None:
-        """Call a plain tap immediately. Put the event into the lane of an async tap, if the lane has capacity."""
+        """Pass the event to a tap.
+
+        A plain tap is called immediately. For an async tap, the event goes into the tap's lane if it has capacity.
+        """
         if not tap.is_direct:
             # Another tap may have removed this one.
             if tap.is_removed:
@@ -313,11 +322,14 @@ class Dispatcher:
             tap.bound(event)
         except Dropped:
             tap.dropped += 1
-        except (Exception, asyncio.CancelledError):  # noqa: BLE001  # the errors of a tap are only logged
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001  # errors from taps are only logged
             self.report.log_tap_failed(tap, event)
 
     def _admit_also(self, route: Route, event: Topical) -> None:
-        """Give an event to a route that gets it in addition. It has its own delivery, and never makes `emit` wait."""
+        """Pass an event to a route that receives it in addition.
+
+        This creates a separate delivery, and never makes `emit` wait.
+        """
         route.routed += 1
         delivery = Delivery(event, current.get(), route)
         self.report.announce_accepted(delivery)
@@ -330,8 +342,8 @@ class Dispatcher:
     def _place(self, delivery: Delivery, route: Route) -> None:
         """Put the event into the debouncer or the lane of ``route``.
 
-        A plain route gets the event even beyond the limit. The caller has checked the capacity, but taps and receivers
-        of hooks may have emitted events since then.
+        A plain route accepts the event even if its lane is full. The caller has checked the capacity, but taps and hook
+        receivers may have emitted events since then.
         """
         if route.is_plain:
             self.lane_of(route).put(delivery)
@@ -339,12 +351,12 @@ class Dispatcher:
         if route.debouncer is None:
             try:
                 self.lane_of(route).offer(delivery, route.busy)
-            except LaneFull as error:  # only of a keyed lane, for an event whose key is idle
+            except LaneFull as error:  # raised only by a keyed lane, for an event whose key is idle
                 self.report.drop(delivery, str(error))
             return
         try:
             delivery.merge_into(route.debouncer.add(delivery.event, delivery))
-        except Exception as error:  # noqa: BLE001  # of `key` or `merge`: reported like an error of the handler
+        except Exception as error:  # noqa: BLE001  # raised by `key` or `merge`; reported like a handler's error
             self.report.end_failed(delivery, route, error)
         else:
             self.report.announce_merged(delivery, route)
@@ -371,14 +383,14 @@ class Dispatcher:
     # -- results of handlers ---------------------------------------------------------------------------------------
 
     def start(self, work: Coroutine[object, object, None], lane: Lane) -> asyncio.Task[None]:
-        """Start a task of ``lane``. The router awaits it when it closes."""
+        """Start a task for ``lane``. The router awaits it when the router closes."""
         task = asyncio.get_running_loop().create_task(work, name=f"lane {lane.name}")
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task
 
     async def failed(self, delivery: Delivery, error: BaseException) -> None:
-        """Process an error of a handler. The error may pass the event on, drop it, or be a failure."""
+        """Process an error raised by a handler. The error can pass the event on, drop it, or be a failure."""
         route = delivery.route
         assert route is not None
         if isinstance(error, Dropped):
@@ -396,18 +408,18 @@ class Dispatcher:
             self.report.end_failed(delivery, route, error)
 
     def escaped(self, delivery: Delivery, error: BaseException) -> None:
-        """End the delivery of a handler that raised an exception such as SystemExit, which ends its task."""
+        """End the delivery after its handler raised an exception, such as SystemExit, that also ends its task."""
         route = delivery.route
         assert route is not None
         if isinstance(error, GeneratorExit):  # the loop was closed
             return
-        # Wrapped, because the error itself would also end each task that awaits the delivery.
+        # Wrap the error. Otherwise, it would end every task that awaits the delivery as well.
         failure = LifecycleError(f"{name_of(route.handler)} raised {error_text(error)}, which is not an Exception")
         failure.__cause__ = error
         self.report.end_failed(delivery, route, failure, logging.DEBUG)
 
     async def _pass_on(self, delivery: Delivery, route: Route, error: NotHandled) -> None:
-        """Pass the event to the next route, or end its delivery if no other route follows."""
+        """Pass the event to the next route, or end its delivery if there is none."""
         self.report.announce_passed(delivery, route)
         if route.is_also:
             self.report.end(delivery, error)
@@ -443,7 +455,7 @@ class Dispatcher:
         self._place(delivery, following)
 
     def _following(self, match: Match | None, route: Route) -> Route | None:
-        """Return the route that currently follows ``route`` in ``match``, or else the fallback."""
+        """Return the route that currently follows ``route`` in ``match``, or the fallback if there is none."""
         following = None if match is None else match.after(route)
         if following is not None or route.is_fallback or (match is not None and match.was_relayed):
             return following
@@ -454,7 +466,7 @@ class Dispatcher:
     async def call_directly(
         self, event: Topical, match: Match, error: NotHandled | asyncio.CancelledError | None = None
     ) -> None:
-        """Call the taps and routes of ``match`` directly, without debouncers and lanes.
+        """Call the taps and routes of ``match`` directly, bypassing debouncers and lanes.
 
         ``error`` is the error of the first route if the caller has already called that route.
         """
@@ -482,11 +494,11 @@ class Dispatcher:
                     raise error
                 error = await _attempt(route, event)
         finally:
-            # The traceback of the error refers to this frame.
+            # The error's traceback refers to this frame, so keeping it would create a reference cycle.
             del error
 
     async def _call_also(self, route: Route, event: Topical) -> None:
-        """Call a route that gets the event in addition. Its error is only logged."""
+        """Call a route that receives the event in addition. If it fails, only log the error."""
         try:
             await route.call(event)
         except NotHandled:
@@ -498,7 +510,7 @@ class Dispatcher:
 
 
 async def _attempt(route: Route, event: Topical) -> NotHandled | None:
-    """Call a route. Return the `NotHandled` error with which it passed the event on or dropped it."""
+    """Call a route. If it passes the event on or drops it, return the `NotHandled` error that it raised."""
     try:
         await route.call(event)
     except NotHandled as passed:
@@ -517,24 +529,30 @@ def _no_route(event: Topical) -> NotHandled:
 
 
 def _stray(route: Route, error: asyncio.CancelledError) -> LifecycleError:
-    """Return the error for a handler's stray CancelledError, which a caller would take for its own cancellation."""
+    """Return an error to replace a handler's stray CancelledError.
+
+    A caller would mistake the original for its own cancellation.
+    """
     failure = LifecycleError(f"{name_of(route.handler)} raised CancelledError, although it was not cancelled")
     failure.__cause__ = error
     return failure
 
 
 class Reporter:
-    """Counts, logs and announces the results of events. A hook without receivers costs only the check."""
+    """Counts, logs and announces what happened to each event.
+
+    A hook without receivers costs only the check for receivers.
+    """
 
     def __init__(self, router: _HasCommands) -> None:
         self._router = router
-        #: Number of events that no route took.
+        #: The number of events that no route took.
         self.unrouted_count: int = 0
 
     # -- progress --------------------------------------------------------------------------------------------------
 
     def announce_accepted(self, delivery: Delivery) -> None:
-        """Announce an accepted event. It has a route or the fallback, or is about to fail."""
+        """Announce an accepted event. It has a route or goes to the fallback, or its delivery is about to fail."""
         hooks.delivery_accepted.announce(self._router, delivery=delivery)
 
     def announce_routed(self, delivery: Delivery, route: Route) -> None:
@@ -565,7 +583,7 @@ class Reporter:
     def announce_finished(self, delivery: Delivery, route: Route, began: float | None) -> None:
         """Announce that a handler returned and its delivery has ended.
 
-        The duration of the handler is announced if its start time is known.
+        If the handler's start time is known, announce how long it ran.
         """
         if began is not None and not route.is_tap:
             duration = asyncio.get_running_loop().time() - began
@@ -584,7 +602,7 @@ class Reporter:
         self._announce_end(delivery)
 
     def end_misused(self, delivery: Delivery, route: Route, error: UsageError) -> None:
-        """End the delivery of a command whose arguments are wrong, which is not a failure of its handler."""
+        """End the delivery of a command with invalid arguments, which is not a failure of its handler."""
         route.handled += 1
         command = self._router.commands.get(delivery.event.topic.rpartition("/")[2])
         text = str(error)
@@ -629,6 +647,6 @@ class Reporter:
         self._announce_end(delivery)
 
     def _announce_end(self, delivery: Delivery) -> None:
-        # Only the delivery to the route of an event is announced, not the deliveries to taps.
+        # Only the delivery to an event's route is announced. Deliveries to taps are not.
         if hooks.delivery_ended.receivers and not (delivery.route is not None and delivery.route.is_tap):
             hooks.delivery_ended.announce(self._router, delivery=delivery)

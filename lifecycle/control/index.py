@@ -1,7 +1,7 @@
 """An index of patterns: a tree with one level per segment, which finds the patterns that match a topic.
 
-A look-up follows all matching nodes of a level at the same time, so it tries nothing twice, even with many ``**``. Its
-cost grows with the length of the topic and the number of wildcard segments below one node.
+A look-up advances through all matching nodes of a level together, so it never visits a node twice, even if there are
+many ``**``. Its cost grows with the length of the topic and the number of wildcard segments below one node.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _Node(Generic[T]):
-    """A node of the tree: the segments that may follow, and the value of the pattern that ends here."""
+    """A node of the tree: its child for each segment that may follow, and the value of the pattern that ends here."""
 
     __slots__ = ("deep", "is_odd", "literals", "loops", "star", "value", "wilds")
 
@@ -31,7 +31,7 @@ class _Node(Generic[T]):
         self.deep: _Node[T] | None = None
         # True for the node of a `**`, which matches any further segment.
         self.loops = loops
-        # True if the node has, or had, children other than literals and a star.
+        # True if the node has, or once had, children other than literals and a star.
         self.is_odd = loops
         self.value: T | None = None
 
@@ -59,7 +59,7 @@ class Index(Generic[T]):
         node.value = value
 
     def remove(self, pattern: Pattern) -> None:
-        """Remove the value of ``pattern``, and every node that is then empty."""
+        """Remove the value of ``pattern``, and every node that becomes empty."""
         path: list[tuple[_Node[T], Segment]] = []
         node = self._root
         for segment in pattern.segments:
@@ -96,7 +96,7 @@ class Index(Generic[T]):
 
 
 def _spread(alive: list[_Node[T]], segments: list[str]) -> list[T]:  # noqa: C901  # hot: one branch per kind of segment
-    """Follow all matching nodes segment by segment, each once."""
+    """Follow all matching nodes segment by segment, visiting each node once."""
     for segment in segments:
         following: list[_Node[T]] = []
         for node in alive:
@@ -109,8 +109,8 @@ def _spread(alive: list[_Node[T]], segments: list[str]) -> list[T]:  # noqa: C90
                     following += [child for wild, child in node.wilds.values() if wild.matches(segment)]
                 if node.loops:
                     following.append(node)
-                # `**` may match no segment, so its node matches as soon as its parent does. It is appended to the list
-                # during the iteration, so that it is also tried with this segment.
+                # `**` can match zero segments, so its node matches as soon as its parent does. We append it to the list
+                # while iterating over that list, so that it is also tried with this segment.
                 if node.deep is not None and node.deep not in alive:
                     alive.append(node.deep)
         if not following:
@@ -126,7 +126,7 @@ def _spread(alive: list[_Node[T]], segments: list[str]) -> list[T]:  # noqa: C90
 
 
 def _child(node: _Node[T], segment: Segment) -> _Node[T]:
-    """Return the node below ``node`` for ``segment``. Create it if it does not exist."""
+    """Return the child of ``node`` for ``segment``, creating it if necessary."""
     if isinstance(segment, Literal):
         if node.literals is None:
             node.literals = {}

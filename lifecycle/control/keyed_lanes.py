@@ -1,6 +1,6 @@
-"""Keyed lanes: bounded queues in which each key has at most one running handler and keeps the order of its events.
+"""Keyed lanes: bounded queues that handle the events of each key in order, one at a time.
 
-A key takes memory only while it has events, so the size of the queue also bounds the number of keys.
+A key takes up memory only while it has events, so limiting the size of the queue also limits the number of keys.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["KeyedLane", "check_key"]
 
 
 def check_key(function: LaneKey) -> None:
-    """Check the function that returns the key of an event.
+    """Check a function that returns the key of an event.
 
     Raises:
         TypeError: if it is not a plain callable of one argument.
@@ -36,11 +36,11 @@ def check_key(function: LaneKey) -> None:
     if not callable(function):
         raise TypeError(
             f"expected the name of a lane, or a function from an event to its key, got lane={function!r}; "
-            "give lane='builds' or lane=lambda event: event.topic"
+            "use lane='builds' or lane=lambda event: event.topic"
         )
     name = name_of(function)
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise TypeError(f"lane={name} is an async or generator function; give a plain function that returns the key")
+        raise TypeError(f"lane={name} is an async or generator function; pass a plain function that returns the key")
     try:
         inspect.signature(function).bind(None)
     except TypeError:
@@ -50,9 +50,11 @@ def check_key(function: LaneKey) -> None:
 
 
 class _KeyQueue:
-    """Events by key. Its length counts all events. Its truth value is true if a key's next event can start.
+    """A queue of events by key.
 
-    Keys take turns: a key whose handler has ended goes behind the other keys that can start.
+    Its length is the total number of events. It is truthy if the next event of some key can start.
+
+    Keys take turns: once the handler of a key has finished, the key goes behind the other keys that can start.
     """
 
     __slots__ = ("_held", "_size", "ready", "running", "waiting")
@@ -60,7 +62,7 @@ class _KeyQueue:
     def __init__(self) -> None:
         self._size = 0
         self.waiting: dict[Hashable, deque[Delivery]] = {}
-        #: The keys that have events and no running handler, in the order of their turns.
+        #: The keys that have events but no running handler, in the order in which they take their turns.
         self.ready: deque[Hashable] = deque()
         #: The lane task that is handling an event of the key.
         self.running: dict[Hashable, asyncio.Task[Any]] = {}
@@ -86,7 +88,10 @@ class _KeyQueue:
             self.ready.append(key)
 
     def popleft(self) -> Delivery:
-        """Take the next event for the current task, which holds its key until `release`."""
+        """Take the next event for the current task.
+
+        The task keeps the event's key reserved until `release` is called.
+        """
         task = asyncio.current_task()
         assert task is not None
         key = self._held[task] = self.ready.popleft()
@@ -96,7 +101,7 @@ class _KeyQueue:
         return delivery
 
     def release(self, task: asyncio.Task[Any]) -> None:
-        """Release the key that ``task`` holds, if any."""
+        """Release the key that ``task`` has reserved, if any."""
         if task in self._held:
             key = self._held.pop(task)
             del self.running[key]
@@ -129,7 +134,7 @@ class KeyedLane(Lane):
 
     queue: _KeyQueue  # type: ignore[assignment]  # has the methods that Lane calls
 
-    # A key is released after each event, so that the keys take turns.
+    # Release the key after each event, so that keys take turns.
     _turn = 1
 
     def __init__(self, name: str, concurrency: int, buffer: int, dispatcher: Dispatcher, function: LaneKey) -> None:
@@ -139,7 +144,10 @@ class KeyedLane(Lane):
 
     @property
     def slots(self) -> int:
-        """Number of lane tasks that could make capacity. It is below the concurrency if too few keys have events."""
+        """The number of lane tasks that could free up capacity.
+
+        It is less than the concurrency if too few keys have events.
+        """
         return max(1, len(self._tasks))
 
     def info(self) -> LaneInfo:
@@ -151,16 +159,16 @@ class KeyedLane(Lane):
     # -- accepting events ------------------------------------------------------------------------------------------
 
     def put(self, delivery: Delivery) -> None:
-        """Queue an event, even beyond the limit. If its key cannot be determined, its delivery fails."""
+        """Queue an event, even if the lane is full. If the key function raises an error, the delivery fails."""
         try:
             key = self._key_of(delivery)
-        except Exception as error:  # noqa: BLE001  # reported like an error of the handler
+        except Exception as error:  # noqa: BLE001  # reported like a handler's error
             self._fail(delivery, error)
         else:
             self._append(delivery, key)
 
     def offer(self, delivery: Delivery, busy: Busy) -> None:
-        """Accept an event, as ``busy`` defines for the events of its key.
+        """Queue, drop or restart an event according to ``busy``, which applies to each key separately.
 
         Raises:
             LaneFull: if the event must be queued and the lane is full.
@@ -174,7 +182,7 @@ class KeyedLane(Lane):
             self._fail(delivery, error)
             return
         if busy is Busy.DROP and (key in self.queue.running or key in self.queue.waiting):
-            self._dispatcher.report.drop(delivery, f"the lane already has an event of the key {key!r:.80}")
+            self._dispatcher.report.drop(delivery, f"the lane already has an event with the key {key!r:.80}")
         elif self._supersede(delivery.route, key) or not self.is_full:
             self._append(delivery, key)
         else:
@@ -194,7 +202,7 @@ class KeyedLane(Lane):
         self.start()
 
     def start(self) -> None:
-        """Start a lane task for each key that can start, up to the concurrency, if the router runs."""
+        """If the router is running, start a lane task for each key that can start, up to the concurrency."""
         tasks = self._tasks
         while self._dispatcher.working and len(tasks) < self.concurrency:
             # A task without an event is about to take one.
@@ -203,7 +211,7 @@ class KeyedLane(Lane):
             super().start()
 
     def _supersede(self, route: Route | None, key: Hashable) -> bool:
-        """Cancel or drop an event of ``route`` and ``key`` in favour of a newer one. Return False if it has none."""
+        """Cancel or drop an event of ``route`` and ``key`` in favour of a newer one. Return False if there is none."""
         task = self.queue.running.get(key)
         running = None if task is None else self._tasks.get(task)
         if task is not None and running is not None and running.route is route and task not in self._cancelled:
@@ -224,6 +232,6 @@ class KeyedLane(Lane):
     def _ended(self, task: asyncio.Task[None]) -> None:
         self.queue.release(task)
         super()._ended(task)
-        # The other handlers of this lane may now all wait for each other.
+        # The remaining handlers of this lane may now all be waiting for each other.
         for lane in {wanted for _, wanted in self.blocked_on}:
             lane.wake_stuck()

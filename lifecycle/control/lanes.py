@@ -1,7 +1,7 @@
-"""Lanes: bounded queues of events with their own tasks. Emitters wait for capacity in a full lane in order of arrival.
+"""Lanes: bounded queues of events with their own tasks. Emitters wait in order of arrival for capacity in a full lane.
 
-An idle lane has no task. A task is started for the first event of a burst and ends after the last. This costs as much
-as waking a waiting task.
+An idle lane has no task. A task is started for the first event of a burst and ends after the last one. Starting a task
+costs no more than waking one that is waiting.
 """
 
 from __future__ import annotations
@@ -29,23 +29,26 @@ __all__ = ["Lane", "LaneInfo"]
 
 @dataclass(frozen=True, slots=True)
 class LaneInfo:
-    """State of a lane. A lane is created for its first event."""
+    """The state of a lane. A lane is created when its first event arrives."""
 
     name: str
-    #: Events in its queue.
+    #: The number of events in its queue.
     waiting: int
-    #: Handlers that are running.
+    #: The number of handlers that are running.
     running: int
-    #: Capacity of the queue: the router's buffer, plus one for each handler that could start.
+    #: The capacity of the queue: the router's buffer, plus one for each handler that could start.
     limit: int
-    #: Maximum number of handlers that run at the same time.
+    #: The maximum number of handlers that run at the same time.
     concurrency: int
-    #: Number of keys that have events. None unless the lane is keyed.
+    #: The number of keys that have events. None unless the lane is keyed.
     keys: int | None = None
 
 
 class Lane:
-    """A bounded queue, and up to ``concurrency`` tasks that call handlers. With one task, events keep their order."""
+    """A bounded queue, and up to ``concurrency`` tasks that call handlers.
+
+    If there is only one task, events are handled in order.
+    """
 
     __slots__ = (
         "_cancelled",
@@ -60,7 +63,7 @@ class Lane:
         "queue",
     )
 
-    #: Number of events after which a lane task yields to the loop, even if its handlers never wait.
+    #: The number of events after which a lane task yields to the event loop, even if its handlers never wait.
     _turn = 500
 
     def __init__(self, name: str, concurrency: int, buffer: int, dispatcher: Dispatcher) -> None:
@@ -68,19 +71,19 @@ class Lane:
         self.concurrency: int = concurrency
         self._dispatcher = dispatcher
         self.queue: deque[Delivery] = deque()
-        # The capacity of the queue: the buffer, plus one place for each lane task that could start. A running task does
-        # not need its place.
+        # The capacity of the queue: the buffer, plus one place for each lane task that could start. Once a task is
+        # running, it does not need its place.
         self.limit: int = buffer + concurrency
-        # Each lane task and the event that it is handling, oldest first.
+        # Each lane task with the event that it is handling, oldest first.
         self._tasks: dict[asyncio.Task[None], Delivery | None] = {}
-        # Number of lane tasks that have begun to take events from the queue.
+        # The number of lane tasks that have begun to take events from the queue.
         self._running = 0
-        # Lane tasks that were cancelled for a newer event. They end after their current event.
+        # Lane tasks that were cancelled in favour of a newer event. Each one ends after its current event.
         self._cancelled: set[asyncio.Task[None]] = set()
-        # Functions to call when the lane has capacity. Each is called once, in this order. A function that does not use
-        # the capacity returns False.
+        # Functions to call when the lane has capacity, in order. Each is called once, and returns False if it does not
+        # use the capacity.
         self._waiting: deque[Callable[[], bool]] = deque()
-        #: Deliveries of this lane with a handler that waits for capacity, each with the lane for which it waits.
+        #: Deliveries whose handler in this lane is waiting for capacity, each with the lane whose capacity it needs.
         self.blocked_on: list[tuple[Delivery, Lane]] = []
 
     @property
@@ -95,7 +98,7 @@ class Lane:
 
     @property
     def slots(self) -> int:
-        """Number of lane tasks that could make capacity."""
+        """The number of lane tasks that could free up capacity."""
         return self.concurrency
 
     def info(self) -> LaneInfo:
@@ -105,23 +108,24 @@ class Lane:
     # -- accepting events ------------------------------------------------------------------------------------------
 
     def put(self, delivery: Delivery) -> None:
-        """Queue an event, even beyond the limit. The caller has checked the capacity."""
+        """Queue an event, even if the lane is full. It is up to the caller to check the capacity."""
         self.queue.append(delivery)
         if len(self._tasks) < self.concurrency:
             self.start()
 
     def start(self) -> None:
-        """Start a lane task if the queue has events and the router runs."""
+        """Start a lane task if the queue has events and the router is running."""
         if self.queue and len(self._tasks) < self.concurrency and self._dispatcher.working:
             task = self._dispatcher.start(self._work(), self)
-            # An eager task has already begun, and may have ended.
+            # An eager task has already begun, and may already have finished.
             if not task.done():
                 self._tasks.setdefault(task, None)
-                # This is needed for a task that is cancelled before it begins. A second call of `_ended` does nothing.
+                # The callback is for a task that is cancelled before it begins. Calling `_ended` a second time does
+                # nothing.
                 task.add_done_callback(self._ended)
 
     def offer(self, delivery: Delivery, busy: Busy) -> None:
-        """Accept an event, as ``busy`` defines.
+        """Queue or drop an event, or restart its handler, according to ``busy``.
 
         Raises:
             LaneFull: if the event must be queued and the lane is full.
@@ -141,8 +145,8 @@ class Lane:
     def _supersede_oldest(self, route: Route | None) -> None:
         """Cancel or drop the oldest event of a ``restart`` route in favour of a newer one.
 
-        Tasks that are already cancelled are skipped, because each has made way for another event. The newest events
-        therefore remain, up to the concurrency of the lane.
+        Tasks that are already cancelled are skipped, because each of them has made way for another event. As a result,
+        the newest events remain, as many as the lane's concurrency allows.
         """
         running = {
             each.id: task
@@ -163,7 +167,7 @@ class Lane:
         task.cancel("a newer event restarts the handler")
 
     def refusal(self, delivery: Delivery) -> str:
-        """Return the error message for missing capacity."""
+        """Return an error message that says that the lane is full."""
         held = f"{self._running} running and {len(self.queue)} waiting"
         return f"no space for {delivery.event.topic!r}: lane {self.name!r} is full ({held})"
 
@@ -172,12 +176,12 @@ class Lane:
     async def wait(self, delivery: Delivery) -> None:
         """Wait until the lane has capacity for ``delivery``, in order of arrival.
 
-        Handlers that emit into a full lane, or pass their event on to it, wait here. The wait is refused if it would be
-        a deadlock: a cycle of lanes in which every handler waits for another one of them.
+        This is where handlers wait that emit into a full lane or pass their event on to one. The wait is refused if it
+        would cause a deadlock: a cycle of lanes in which every handler waits for another lane in the cycle.
 
         Raises:
-            LaneFull: if all handlers of this lane would wait, directly or through other lanes, for themselves, or if
-                the router does not run.
+            LaneFull: if all handlers of this lane would end up waiting for themselves, directly or through other lanes,
+                or if the router is not running.
         """
         emitter, home = current.get(), None
         if emitter is not None and not emitter.done and emitter.route is not None:
@@ -199,11 +203,11 @@ class Lane:
             if not self._dispatcher.working:
                 raise LaneFull(f"{self.refusal(delivery)}, and the router is not running")
             await self._wait_turn(place)
-            # If another event took the capacity in the meantime, this one is first in line again.
+            # If another event has taken the capacity in the meantime, this one goes to the front of the line again.
             place = 0
 
     async def _wait_turn(self, place: int) -> None:
-        """Wait until one event leaves the queue. If the waiter is cancelled, the next in line gets its turn."""
+        """Wait until an event leaves the queue. If the waiter is cancelled, the next in line gets its turn."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def wake() -> bool:
@@ -233,9 +237,10 @@ class Lane:
                 return
 
     def wake_stuck(self) -> None:
-        """Wake every waiter if no handler can make capacity any more. The handlers that wait then get `LaneFull`."""
+        """If no handler can free up capacity any more, wake every waiter. Those that are handlers get `LaneFull`."""
         if self._waiting and self.is_full and _is_stuck(self):
-            # Each waiter that still has to wait goes to the front again, so the last one is woken first.
+            # We wake the last waiter first, because each one that still has to wait goes to the front of the line
+            # again.
             self._wake_all(reverse=True)
 
     def _wake_all(self, *, reverse: bool = False) -> None:
@@ -246,12 +251,13 @@ class Lane:
 
     # -- calling handlers ------------------------------------------------------------------------------------------
 
-    async def _work(self) -> None:  # noqa: C901  # the hot loop has one branch for each way in which a handler ends
-        """Handle events until the queue is empty. This is the hot loop. Rare cases are handled elsewhere."""
+    async def _work(self) -> None:  # noqa: C901  # the hot loop has one branch for each way a handler can end
+        """Handle events until the queue is empty. This is the hot loop, so rare cases are handled elsewhere."""
         task = asyncio.current_task()
         assert task is not None
         queue, tasks, waiting = self.queue, self._tasks, self._waiting
-        # Each hook keeps one dictionary of receivers for its lifetime. It is empty if the hook has no receivers.
+        # A hook keeps the same dictionary of receivers for as long as it exists, so we can hold on to it. The
+        # dictionary is empty if the hook has no receivers.
         started, finished = hooks.handler_started.receivers, hooks.handler_finished.receivers
         ended = hooks.delivery_ended.receivers
         dispatcher, report, enter, turn = self._dispatcher, self._dispatcher.report, current.set, self._turn
@@ -281,7 +287,7 @@ class Lane:
                 else:
                     route.handled += 1
                     delivery.end()
-                    # This is checked again, because receivers may have connected or disconnected while the handler ran.
+                    # Check again, because receivers may have connected or disconnected while the handler was running.
                     if finished or ended:
                         report.announce_finished(delivery, route, began)
                 if self._cancelled and task in self._cancelled:
@@ -308,9 +314,12 @@ class Lane:
         self.start()
 
     def _was_requested(self, delivery: Delivery, task: asyncio.Task[None]) -> bool:
-        """Report a cancellation of this lane task. Return False for any other one, which is an error of the handler."""
+        """Report the cancellation if this lane task was cancelled.
+
+        Otherwise, it is the handler's error, so return False.
+        """
         if task in self._cancelled:
-            self._dispatcher.report.drop(delivery, "cancelled for a newer event", superseded=True)
+            self._dispatcher.report.drop(delivery, "cancelled in favour of a newer event", superseded=True)
             return True
         if task.cancelling():
             self._dispatcher.report.drop(delivery, "the router was stopped")
@@ -329,9 +338,9 @@ class Lane:
             task.cancel()
 
     def clear(self) -> list[Delivery]:
-        """Empty the queue and wake every waiter, which then has capacity or finds the router stopped.
+        """Empty the queue and wake every waiter. Each one then gets capacity or notices that the router has stopped.
 
-        Return the events that were queued.
+        Return the deliveries that were queued.
         """
         queued = list(self.queue)
         self.queue.clear()
@@ -340,7 +349,7 @@ class Lane:
 
 
 def _is_stuck(lane: Lane) -> bool:
-    """Return whether every handler of ``lane`` waits for a lane that is itself stuck."""
+    """Return whether every handler of ``lane`` is waiting for a lane that is itself stuck."""
     waits: dict[Lane, dict[Delivery, set[Lane]]] = {}
     pending = [lane]
     while pending:
@@ -357,7 +366,7 @@ def _is_stuck(lane: Lane) -> bool:
 
 
 def _clear_context() -> None:
-    """Reset the worker, flow and span of the running task, because it outlives the code that started it."""
+    """Reset the current task's worker, flow and span, because the task outlives the code that started it."""
     for each in (current_worker, current_flow, current_span):
         if each.get():
             each.set("")

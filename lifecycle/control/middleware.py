@@ -1,4 +1,4 @@
-"""Middleware: each function takes settings, and returns a function that wraps a handler."""
+"""Middleware: most functions here take settings and return a function that wraps a handler."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["log", "once", "recover", "timeout"]
 
 _E = TypeVar("_E")
 
-#: A wrapped handler, which takes the same events as the original.
+#: A wrapped handler, which takes the same events as the original one.
 _Wrapped: TypeAlias = "Callable[[_E], Coroutine[Any, Any, None]]"
 
 
 def once(handler: Callable[[_E], Any]) -> _Wrapped[_E]:
     """Run ``handler`` at most once, even under concurrent calls. Later calls return without running it.
 
-    A first run that fails also counts.
+    If the first run fails, the handler is not run again.
     """
     call = as_async(handler)
     ran = False
@@ -74,11 +74,11 @@ def recover(on_error: Callable[[Any, Exception], Any] | None = None) -> Wrapper:
 
 
 def log(logger: logging.Logger | None = None, level: int = logging.INFO) -> Wrapper:
-    """Log the start and the end of each call, with its duration. An error is logged with its traceback.
+    """Log when each call starts and finishes, and how long it took. An error is logged with its traceback.
 
     Args:
         logger: The logger. By default, ``lifecycle.control``.
-        level: Level of the messages. `NotHandled` is logged at DEBUG.
+        level: The level of the messages. `NotHandled` is logged at DEBUG.
     """
     out = logger or _log
 
@@ -109,7 +109,7 @@ def timeout(seconds: Duration) -> Wrapper:
     """Cancel a call that takes longer than ``seconds``, and raise `TimeoutError`.
 
     Raises:
-        ValueError: if ``seconds`` is not above 0.
+        ValueError: if ``seconds`` is not greater than 0.
     """
     limit = in_seconds("timeout", seconds)
 

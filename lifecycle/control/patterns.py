@@ -1,8 +1,8 @@
-"""The syntax of patterns, their matching, and their order from specific to general.
+"""The syntax of patterns, how they match, and how they are ordered from specific to general.
 
-A pattern is a topic with wildcards. ``*`` and ``?`` match characters of one segment. ``[abc]``, ``[a-z]``, ``[!x]`` and
-``[^x]`` match one character. ``**`` as a whole segment matches any number of segments. ``{id}`` is a ``*`` with a name,
-and ``{path:**}`` a ``**`` with a name. A backslash quotes the next character.
+A pattern is a topic with wildcards. ``*`` and ``?`` match characters within one segment. ``[abc]``, ``[a-z]``, ``[!x]``
+and ``[^x]`` match one character. ``**`` as a whole segment matches any number of segments. ``{id}`` is a named ``*``,
+and ``{path:**}`` is a named ``**``. A backslash quotes the next character.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 __all__ = ["DEEP", "MAX_SEGMENTS", "STAR", "Literal", "Pattern", "Segment", "Wild", "path_glob", "quoted"]
 
-#: Maximum number of segments in a topic or a pattern. The cost of a match is segments times kinds of wildcard.
+#: The maximum number of segments in a topic or a pattern. The cost of a match is proportional to the number of segments
+#: times the number of different wildcard segments.
 MAX_SEGMENTS = 64
 
-#: Ranks of the kinds of segment, most specific first. A segment with wildcards ranks between `_LITERAL` and `_STAR`, by
-#: its number of literal characters.
+#: Ranks of the kinds of segment, most specific first. A segment that contains wildcards ranks between `_LITERAL` and
+#: `_STAR`, according to its number of literal characters.
 _LITERAL, _STAR, _END, _DEEP = -1_000_000, 1, 2, 3
 
-#: The regular expression of ``*``.
+#: The regular expression for ``*``.
 _ANY = "[^/]*"
 
 
@@ -40,7 +41,7 @@ class Literal:
 
     @property
     def regex(self) -> str:
-        """The regular expression of the segment."""
+        """The regular expression for the segment."""
         return re.escape(self.text)
 
     def matches(self, segment: str) -> bool:
@@ -49,7 +50,7 @@ class Literal:
 
 
 class Wild:
-    """A segment that contains wildcards, and its regular expression, which never matches a slash."""
+    """A segment that contains wildcards, with its regular expression, which never matches a slash."""
 
     __slots__ = ("matches", "rank", "regex", "text")
 
@@ -75,16 +76,16 @@ class _Any:
         return True
 
 
-#: ``*`` matches any single segment, ``**`` zero or more segments.
+#: ``*`` matches any single segment, and ``**`` matches zero or more segments.
 STAR, DEEP = _Any(_STAR, "*"), _Any(_DEEP, "**")
 Segment = Literal | Wild | _Any
 
 
 class Pattern:
-    """A parsed pattern of 1 to 64 segments. It is equal to a pattern with the same text.
+    """A parsed pattern with 1 to 64 segments. Patterns with the same text are equal.
 
     Raises:
-        InvalidPattern: if the text cannot be parsed. The message names the position.
+        InvalidPattern: if the text cannot be parsed. The message gives the position.
     """
 
     __slots__ = ("_match", "_places", "_steps", "canonical", "segments", "text")
@@ -102,11 +103,12 @@ class Pattern:
         reader = _Reader(text)
         self.text: str = text
         self.segments: tuple[Segment, ...] = tuple(reader.segments())
-        # Names, each with the position of its segment.
+        # The names in the pattern, each with the position of its segment.
         self._places: Mapping[str, int] = reader.places or _NO_PLACES
-        #: The text without names and needless quotes. Two patterns are equivalent if it is equal.
+        #: The text without names and needless quoting. Two patterns are equivalent if they have the same canonical
+        #: text.
         self.canonical: str = _text(self.segments) if "\\" in text or reader.places else text
-        # Both are created when first used, because most patterns are matched only by the index.
+        # The matchers are created when they are first used, because most patterns are matched only through the index.
         self._steps: _Steps | None = None
         self._match: Callable[[str], re.Match[str] | None] | None = None
 
@@ -139,17 +141,17 @@ class Pattern:
 
     @property
     def rank(self) -> tuple[tuple[int, ...], str]:
-        """Sort key that puts the most specific of several matching patterns first.
+        """A sort key that puts the most specific of several matching patterns first.
 
-        Segments are compared from the left. A literal segment comes first. A segment that contains wildcards follows;
-        of two such segments, the one with more literal characters comes first. Then ``*``, the end of the pattern, and
-        ``**`` follow. Names have no effect. Patterns of equal rank are sorted by their text.
+        Segments are compared from left to right. Literal segments come first, followed by segments that contain
+        wildcards (those with more literal characters first), then ``*``, the end of the pattern, and ``**``. Names have
+        no effect. Patterns of equal rank are sorted by their text.
         """
         kinds = [segment.rank for segment in self.segments]
         return (*(kinds), _END), self.canonical
 
     def matches(self, topic: str) -> bool:
-        """Return whether this pattern matches ``topic``. Wildcards in the topic have no meaning.
+        """Return whether this pattern matches ``topic``. Wildcards in the topic have no special meaning.
 
         The cost is linear in the length of the topic.
         """
@@ -160,8 +162,8 @@ class Pattern:
     def params(self, topic: str) -> dict[str, str] | None:
         """Return the value of each name, or None if this pattern does not match ``topic``.
 
-        The value of a ``**`` is its segments, joined by slashes. It may be empty. If the pattern has several ``**``,
-        each except the last matches as few segments as possible.
+        The value of a named ``**`` is the segments that it matched, joined by slashes. It may be empty. If the pattern
+        has several ``**``, each one except the last matches as few segments as possible.
         """
         if not self._places:
             return {} if self.matches(topic) else None
@@ -171,7 +173,7 @@ class Pattern:
         return None if found is None else found.groupdict("")
 
     def search(self, names: Iterable[str]) -> Callable[[str], re.Match[str] | None]:
-        """Return a function that matches a topic, and whose matches have a group for each of ``names``.
+        """Return a function that matches a topic. Its match objects have a group for each of ``names``.
 
         The group of a ``**`` that matches no segments is None.
         """
@@ -183,14 +185,18 @@ class Pattern:
 
 
 class _Steps:
-    """A pattern as an automaton: bit n is set if the first n segments, without ``**``, have matched."""
+    """A pattern as an automaton.
+
+    Bit n of its state is set if the first n segments, not counting ``**``, have matched.
+    """
 
     __slots__ = ("_end", "_literals", "_loops", "_stars", "_wilds")
 
     def __init__(self, segments: Iterable[Segment]) -> None:
         self._literals: dict[str, int] = {}
         self._stars = 0
-        # Keyed by text, so that each is matched once per segment of a topic, even if it occurs several times.
+        # The segments that contain wildcards, keyed by their text so that each is matched only once per segment of a
+        # topic, even if it occurs several times in the pattern.
         self._wilds: dict[str, tuple[int, Callable[[str], object]]] = {}
         # The states in which ``**`` accepts any segment.
         self._loops = 0
@@ -228,7 +234,7 @@ class _Reader:
         self._text = text
         self._at = 0
         self._count = 0
-        #: Names, each with the position of its segment.
+        #: The names in the pattern, each with the position of its segment.
         self.places: dict[str, int] = {}
 
     def segments(self) -> list[Segment]:
@@ -296,7 +302,7 @@ class _Reader:
         return (False, "[^/]") if char == "?" else (True, char)
 
     def _brace(self, char: str, at: int) -> InvalidPattern:
-        told = f"the {char} at position {{at}} does not belong to a name that is a whole segment"
+        told = f"the {char} at position {{at}} is not part of a name that makes up a whole segment"
         return self._error(f"{told}, such as {{id}} or {{path:**}}; write \\{char} for a brace", at)
 
     def _quoted(self) -> str:
@@ -343,7 +349,7 @@ class _Reader:
         return InvalidPattern(f"malformed pattern {self._text!r}: {problem.replace('{at}', str(at))}")
 
 
-#: A name in braces that is a whole segment. The text of the name is not checked.
+#: A name in braces that makes up a whole segment. Whether the name is valid is not checked.
 _NAMED = re.compile(r"\{([^{}/:]+)(:\*\*)?\}(?=\\?/|\Z)").match
 
 _NO_PLACES: Mapping[str, int] = {}
@@ -355,25 +361,28 @@ def quoted(topic: str) -> str:
 
 
 def path_glob(text: str) -> Pattern:
-    """Return a pattern for paths, in which names are not allowed.
+    """Return a pattern for paths. Names in braces are not allowed in it.
 
     Raises:
-        InvalidPattern: if the text cannot be parsed, or has a name in braces.
+        InvalidPattern: if the text cannot be parsed or contains a name in braces.
     """
     pattern = Pattern(text)
     for name in pattern.names:
-        told = f"a glob for paths has no names such as {name!r} at position {text.index(f'{{{name}')}"
+        told = f"a glob for paths cannot contain names such as {name!r} at position {text.index(f'{{{name}')}"
         raise InvalidPattern(f"malformed glob {text!r}: {told}; write \\{{ for a brace")
     return pattern
 
 
 def _text(segments: Iterable[Segment]) -> str:
-    """Return the text of a pattern with these segments, without names and needless quotes."""
+    """Return the text of a pattern with these segments, without names and needless quoting."""
     return "/".join(quoted(each.text) if isinstance(each, Literal) else each.text for each in segments)
 
 
 def _search(segments: Sequence[Segment], groups: Mapping[int, str]) -> str:
-    """Return the regular expression of a slash and a topic. ``groups`` are the groups of segments by their position."""
+    """Return a regular expression that matches a slash followed by a topic.
+
+    ``groups`` maps positions of segments to the names of their groups.
+    """
     regex, last, closing = "", max((at for at, segment in enumerate(segments) if segment is DEEP), default=0), ""
     for at, segment in enumerate(segments):
         group = groups.get(at, "?:")
@@ -382,14 +391,17 @@ def _search(segments: Sequence[Segment], groups: Mapping[int, str]) -> str:
         elif at == last:
             regex += f"{closing}(?:/({group}(?s:.*)))?"
         else:
-            # The leftmost match of the segments up to the next `**` is as good as any other, as in `_wild`.
+            # As in `_wild`, the leftmost match of the segments up to the next `**` is as good as any other.
             regex += f"{closing}(?>(?:/({group}{_ANY}(?:/{_ANY})*?))??"
             closing = ")"
     return regex
 
 
 def _wild(text: str, pieces: list[tuple[bool, str]]) -> Wild:
-    """Compile a segment so that matching backtracks over at most one star, and is linear for any input."""
+    """Compile a segment into a regular expression that takes linear time for any input.
+
+    It backtracks over at most one star.
+    """
     runs: list[list[tuple[bool, str]]] = [[]]
     for piece in pieces:
         if piece == (False, _ANY):
@@ -397,7 +409,7 @@ def _wild(text: str, pieces: list[tuple[bool, str]]) -> Wild:
         else:
             runs[-1].append(piece)
     first, *later = [_regex(run) for run in runs]
-    # Between two stars, the leftmost match is as good as any other. An atomic group therefore never gives it up.
+    # Between two stars, the leftmost match is as good as any other, so we use an atomic group to avoid backtracking.
     middle = "".join(f"(?>{_ANY}?{run})" for run in later[:-1])
     last = _ANY + later[-1] if later else ""
     literals = sum(literal for literal, _ in pieces)

@@ -43,7 +43,7 @@ _H = TypeVar("_H", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class RouterState:
-    """The number of routes and sources of a router, and counts of the events that passed through its lanes."""
+    """The number of a router's routes and sources, and counts of the events that passed through its lanes."""
 
     name: str
     routes: int
@@ -55,7 +55,7 @@ class RouterState:
     failed: int
     unrouted: int
     dropped: int
-    #: The handler for events that no route takes.
+    #: The handler of events that no route takes.
     fallback: str | None = None
 
 
@@ -74,9 +74,9 @@ class Router:
     """Delivers each event to the handler with the most specific pattern that matches its topic.
 
     Args:
-        name: Name of the router in messages and states.
-        buffer: Maximum number of events that wait in each lane. If a lane is full, `emit` waits.
-        drain_timeout: Seconds that queued events and running handlers have to finish when the router stops.
+        name: The router's name in messages and states.
+        buffer: The maximum number of events waiting in each lane. If a lane is full, `emit` waits.
+        drain_timeout: How long, in seconds, queued events and running handlers have to finish when the router stops.
 
     Raises:
         ValueError: if ``buffer`` or ``drain_timeout`` is negative.
@@ -95,7 +95,9 @@ class Router:
         self._middleware: list[Middleware] = []
 
     def __repr__(self) -> str:
-        return f"<Router {self.name!r}: {len(self._table)} routes, {'running' if self._lifespan.is_up else 'at rest'}>"
+        return (
+            f"<Router {self.name!r}: {len(self._table)} routes, {'running' if self._lifespan.is_up else 'not running'}>"
+        )
 
     # -- routes ------------------------------------------------------------------------------------------------
 
@@ -114,36 +116,39 @@ class Router:
         """Register ``handler`` for events whose topic matches ``pattern``.
 
         Args:
-            pattern: A topic, a glob such as ``file/*`` or ``device/{id}``, or an event class. A class represents the
+            pattern: A topic, a glob such as ``file/*`` or ``device/{id}``, or an event class. A class stands for the
                 topics of its events.
-            handler: An async or plain function. Its first argument is the event. Parameters with names of the pattern
-                get their values: ``async def temp(event, id: str)``. A plain function runs in the event loop.
-            debounce: Seconds of quiet that end a burst of events, or a `Debounce`. A burst is delivered as one event.
-            busy: Action if an event arrives while the lane runs as many handlers as ``concurrency`` allows. ``"queue"``
-                makes the event wait, ``"drop"`` drops it, and ``"restart"`` cancels the oldest running handler of this
-                route.
-            concurrency: Maximum number of handlers that run at the same time in the lane. With 1, events keep their
-                order.
-            lane: Name of a shared lane, or a function from an event to its key, such as ``lambda event: event.topic``.
-                Routes with the same name or function share the lane's queue and must have the same ``concurrency``. By
-                default, the route has its own lane. With a function, the events of one key are handled in order, one at
-                a time, ``concurrency`` is the number of keys that are handled at the same time, and ``busy`` applies to
-                each key separately. The function gets the event after ``debounce``. If it raises or returns an
-                unhashable key, the delivery fails. All keys share one queue. If it is full, an event whose key is idle
-                waits with ``busy="queue"`` and is dropped otherwise.
-            middleware: Functions that wrap the handler. The first is the outermost. Middleware from `use` wraps these.
-            replace: If true, replace the route of this or an equivalent pattern instead of raising `RouteConflict`.
+            handler: An async or plain function. Its first argument is the event. Parameters named like the names in the
+                pattern get their values: ``async def temp(event, id: str)``. A plain function runs in the event loop.
+            debounce: Seconds without an event after which a burst ends, or a `Debounce`. A burst is delivered as one
+                event.
+            busy: What to do if an event arrives while the lane is already running as many handlers as ``concurrency``
+                allows. ``"queue"`` makes the event wait, ``"drop"`` drops it, and ``"restart"`` cancels the oldest
+                running handler of this route.
+            concurrency: The maximum number of handlers that run at the same time in the lane. If it is 1, events are
+                handled in order.
+            lane: The name of a shared lane, or a function that returns an event's key, such as ``lambda event:
+                event.topic``. Routes with the same name or function share the lane's queue and must have the same
+                ``concurrency``. By default, the route has its own lane. If you pass a function, the events of each key
+                are handled in order, one at a time. ``concurrency`` is then the number of keys handled at the same
+                time, and ``busy`` applies to each key separately. The function is called with the debounced event. If
+                it raises or returns an unhashable key, the delivery fails. All keys share one queue. If it is full, an
+                event whose key is idle waits if ``busy`` is ``"queue"``, and is dropped otherwise.
+            middleware: Functions that wrap the handler. The first is the outermost. Middleware added with `use` wraps
+                these.
+            replace: If true, replace a route with this or an equivalent pattern instead of raising `RouteConflict`.
 
         Returns:
             The route.
 
         Raises:
             InvalidPattern: if the pattern cannot be parsed.
-            RouteConflict: if ``replace`` is false, and the pattern or an equivalent one is registered. Names have no
-                effect: ``device/{id}`` and ``device/*`` are equivalent.
-            TypeError: if ``handler`` is not callable with the event and names of the pattern, or ``lane`` is neither a
-                string nor a function of one argument.
-            ValueError: if ``concurrency`` is below 1 or differs from that of the shared lane, or ``busy`` is unknown.
+            RouteConflict: if ``replace`` is false, and the pattern or an equivalent one is already registered. Names
+                make no difference: ``device/{id}`` and ``device/*`` are equivalent.
+            TypeError: if ``handler`` cannot be called with the event and the names in the pattern, or ``lane`` is
+                neither a string nor a function of one argument.
+            ValueError: if ``concurrency`` is less than 1 or differs from that of the shared lane, or ``busy`` is
+                unknown.
         """
         route = Route(as_pattern(pattern), handler, middleware, concurrency)
         route.busy = Busy(busy)
@@ -164,24 +169,24 @@ class Router:
         lane: str | Callable[[Any], Hashable] | None = None,
         middleware: Iterable[Middleware] = (),
     ) -> Tap:
-        """Register ``handler`` for every matching event, in addition to the one route that answers for it.
+        """Register ``handler`` for every matching event, in addition to the one route that handles it.
 
-        The handler has its own lane, debounce, counts and deliveries. Its errors are logged and counted, and do not
-        change the delivery of the event. It never makes `emit` wait: if its lane is full, it misses the event, which is
-        counted as dropped. Several handlers may have the same pattern. `emit` still raises `NotHandled` if no route
-        matches.
+        The handler has its own lane, debounce, counts and deliveries. Its errors are logged and counted, but do not
+        affect the event's delivery to its route. It never makes `emit` wait: if its lane is full, the handler misses
+        the event, which is counted as dropped. Several handlers may be registered for the same pattern. `emit` still
+        raises `NotHandled` if no route matches.
 
         Args:
             pattern: See `handle`.
             handler: See `handle`. If it raises `NotHandled`, its delivery ends and no other route gets the event.
             debounce: See `handle`.
-            busy: See `handle`. With ``"queue"``, events are dropped only if the queue is full.
+            busy: See `handle`. If it is ``"queue"``, events are dropped only if the queue is full.
             concurrency: See `handle`.
             lane: See `handle`.
             middleware: See `handle`.
 
         Returns:
-            A handle of the registration. Its ``remove()`` removes it.
+            A handle for the registration. Call its ``remove()`` method to undo it.
 
         Raises:
             InvalidPattern: See `handle`.
@@ -212,7 +217,9 @@ class Router:
         return register
 
     def remove(self, pattern: str | Pattern | type[Topical]) -> None:
-        """Remove the route of ``pattern`` or of an equivalent one. It still receives the events that it has accepted.
+        """Remove the route for ``pattern`` or an equivalent one.
+
+        The route still handles the events that it has already accepted.
 
         Raises:
             RouteNotFound: if no route is registered for ``pattern``.
@@ -222,9 +229,9 @@ class Router:
         self.commands.forget(route.pattern)
 
     def fallback(self, handler: _H) -> _H:
-        """Register and return ``handler`` for events that no route takes. You can use this as a decorator.
+        """Register and return ``handler`` for events that no route takes. This can be used as a decorator.
 
-        The fallback handles one event at a time. A later call replaces the handler.
+        The fallback handles one event at a time. Calling this again replaces the handler.
         """
         self._dispatcher.set_fallback(handler, self._middleware)
         return handler
@@ -263,20 +270,21 @@ class Router:
     ) -> Any:
         """Register a command. When a user types its name, ``handler`` is called.
 
-        As a decorator, `command` uses the name of the function, or the given one: ``@router.command("name")``. All
-        commands share the lane ``command`` and therefore run one after the other.
+        Used as a decorator, `command` takes the name from the function, unless you pass one:
+        ``@router.command("name")``. All commands share the lane ``command``, so they run one after another.
 
-        A handler of one parameter without an annotation, or with the class of an event, gets the `CommandEvent`. Any
-        other handler gets its arguments parsed: ``async def deploy(target: str, force: bool = False)`` accepts
-        ``deploy prod --force``. Parameters with a default are optional, and keyword-only ones are options. Words are
-        converted to the annotation: a class such as ``int`` or ``Path``, an enum, or a ``Literal``. These also provide
-        the completions, and so does ``Annotated[str, function]``. A mistake logs the usage.
+        A handler gets the `CommandEvent` itself if it has a single parameter that is unannotated or annotated with an
+        event class. For any other handler, the arguments are parsed: ``async def deploy(target: str, force: bool =
+        False)`` accepts ``deploy prod --force``. Parameters with a default are optional, and keyword-only parameters
+        are options. Words are converted to the annotated type: a class such as ``int`` or ``Path``, an enum, or a
+        ``Literal``. The type also provides completions, or you can supply your own with ``Annotated[str, function]``.
+        If the user makes a mistake, the usage is logged.
 
         Args:
-            name: The word that a user types.
+            name: The word that the user types.
             handler: An async or plain function.
-            help: Help text. By default, the docstring of the handler.
-            complete: Completions for an argument: words, or a function from the typed text to words.
+            help: Help text. By default, the handler's docstring.
+            complete: Completions for an argument: a list of words, or a function that returns words for the typed text.
 
         Returns:
             The route, or the function if used as a decorator.
@@ -284,7 +292,7 @@ class Router:
         Raises:
             RouteConflict: if the name is taken.
             ValueError: if the name is not a single word.
-            TypeError: if a parameter of the handler cannot be an argument.
+            TypeError: if a parameter of the handler cannot be filled from the command line.
         """
         if not isinstance(name, str):
             self._command(name_of(name).rpartition(".")[2], name)
@@ -301,7 +309,7 @@ class Router:
     def _command(
         self, name: str, handler: Callable[..., Any], text: str = "", complete: Completer | None = None
     ) -> Route:
-        from lifecycle.control.arguments import arguments_of  # it imports argparse, which is slow to import
+        from lifecycle.control.arguments import arguments_of  # this imports argparse, which is slow
 
         arguments = arguments_of(name, handler)
         command = Command(name, text or help_of(handler), complete=complete, place="{}:{}".format(*caller()))
@@ -318,10 +326,10 @@ class Router:
     # -- taps and sources --------------------------------------------------------------------------------------
 
     def tap(self, pattern: str | Pattern | type[Topical], handler: RouteHandler) -> Tap:
-        """Call ``handler`` with every matching event, in addition to its route.
+        """Call ``handler`` with every matching event, in addition to the event's route.
 
-        A tap cannot stop or change an event. A plain function is called immediately. An async function has its own
-        lane. If that lane is full, the tap misses the event (``tap.missed``).
+        A tap cannot stop or change an event. A plain function is called immediately. An async function gets its own
+        lane. If that lane is full, the tap misses the event, which is counted in ``tap.missed``.
 
         Args:
             pattern: See `handle`.
@@ -339,7 +347,7 @@ class Router:
 
         Args:
             pattern: See `handle`.
-            maxsize: Maximum number of waiting events. If more arrive, the oldest is dropped and counted in
+            maxsize: The maximum number of waiting events. If more arrive, the oldest is dropped and counted in
                 ``events.dropped``.
         """
         parsed = as_pattern(pattern)
@@ -352,15 +360,15 @@ class Router:
 
         Args:
             source: An async iterable of events, a function that returns one, or an object with ``async def run(emit)``.
-                If the source is also an async context manager, it is entered first. If entering fails, `run` raises
-                `SourceFailed`.
-            restart: ``"on_failure"`` restarts a source that fails after its start. ``"never"`` does not. Each failure
-                is logged.
+                If the source is also an async context manager, it is entered first. If that raises an error, `run`
+                raises `SourceFailed`.
+            restart: ``"on_failure"`` restarts a source that fails after it has started, and ``"never"`` does not. Each
+                failure is logged.
             backoff: Delays between restarts.
 
         Raises:
             TypeError: if ``source`` is not a source.
-            ValueError: if ``restart`` is unknown, or the source is already added.
+            ValueError: if ``restart`` is unknown, or the source has already been added.
         """
         runner = SourceRunner(source, restart, backoff or Backoff(), self._dispatcher)
         if any(each.source is source for each in self._lifespan.sources):
@@ -380,11 +388,11 @@ class Router:
         self._lifespan.remove(source)
 
     def hold_source(self, name: str) -> None:
-        """Hold the sources called ``name``: the router takes no events from them until `release_source`.
+        """Hold the sources named ``name``: the router accepts no events from them until `release_source` is called.
 
-        A source with plain methods ``suspend`` and ``resume`` is suspended. For example, a `WebhookSource` then answers
-        503. Any other source waits when it emits its next event. When the router stops, it releases its sources.
-        Further calls do nothing.
+        A source with plain (not async) ``suspend`` and ``resume`` methods is suspended. For example, a suspended
+        `WebhookSource` responds with 503. Any other source waits when it emits its next event. When the router stops,
+        it releases its sources. Holding a source that is already held does nothing.
 
         Raises:
             RouteNotFound: if no source has that name.
@@ -393,7 +401,9 @@ class Router:
             source.hold()
 
     def release_source(self, name: str) -> None:
-        """Release the sources called ``name``, so that the router takes their events again. Further calls do nothing.
+        """Release the sources named ``name``, so that the router accepts their events again.
+
+        Releasing a source that is not held does nothing.
 
         Raises:
             RouteNotFound: if no source has that name.
@@ -404,15 +414,16 @@ class Router:
     def _sources_called(self, name: str) -> list[SourceRunner]:
         sources = [each for each in self._lifespan.sources if each.name == name]
         if not sources:
-            raise RouteNotFound(f"no source of router {self.name!r} is called {name!r}; router.sources() lists them")
+            raise RouteNotFound(f"no source of router {self.name!r} is named {name!r}; router.sources() lists them")
         return sources
 
     # -- events ------------------------------------------------------------------------------------------------
 
     async def dispatch(self, event: Topical) -> None:
-        """Call the handler for ``event`` directly, without debounce, lane and counts, and wait until it returns.
+        """Call the handler for ``event`` directly, without a debounce, lane or counts, and wait until it returns.
 
-        The handler is the one that `emit` would choose, including the fallback. Its error is raised.
+        The handler is the one that `emit` would choose, which may be the fallback. If it raises an error, the error
+        propagates.
 
         Raises:
             NotHandled: if no route takes the event and the router has no fallback.
@@ -439,9 +450,9 @@ class Router:
     async def emit(self, event: Topical) -> Delivery:
         """Send ``event`` to its handler. If the lane is full, wait for space.
 
-        ``emit`` returns when the event is in its lane. To wait for the handler, await the returned `Delivery`: it
-        returns None when the handler has returned, or raises the handler's error. Events that are emitted before the
-        router runs wait in their lanes.
+        ``emit`` returns once the event is in its lane. To wait for the handler, await the returned `Delivery`, which
+        returns None once the handler has returned, or raises the handler's error. Events emitted before the router runs
+        wait in their lanes.
 
         Returns:
             The delivery of the event.
@@ -450,13 +461,13 @@ class Router:
             NotHandled: if no route matches and the router has no fallback.
             InvalidTopic: if the topic is invalid.
             TypeError: if the object has no topic.
-            LaneFull: if the lane is full and waiting would be a deadlock: the router does not run, or the calling
-                handler would wait for itself.
+            LaneFull: if the lane is full and waiting would be a deadlock, because the router is not running or the
+                calling handler would wait for itself.
         """
         return _taken(await self._dispatcher.accept(event))
 
     def emit_nowait(self, event: Topical) -> Delivery:
-        """Send ``event`` to its handler as `emit` does, but without waiting for space.
+        """Like `emit`, but without waiting for space in the lane.
 
         Raises:
             LaneFull: if the lane is full.
@@ -469,11 +480,12 @@ class Router:
     # -- running -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run sources and handlers until `stop` is called, the task is cancelled, or a source cannot start.
+        """Run sources and handlers until `stop` is called, the task is cancelled, or a source fails to start.
 
         Raises:
             RouterRunning: if the router is already running.
-            SourceFailed: if a source could not start. The error names the source, and its cause is the source's error.
+            SourceFailed: if a source fails to start. The message names the source, and ``__cause__`` is the source's
+                error.
         """
         await self._lifespan.run()
 
@@ -482,13 +494,16 @@ class Router:
         await self._lifespan.wait_up()
 
     def stop(self) -> None:
-        """End `run`: stop the sources, flush debouncers, and drain the lanes. Cancelling `run` drains nothing."""
+        """Make `run` return after it has stopped the sources, flushed the debouncers and drained the lanes.
+
+        If you cancel `run` instead, nothing is drained.
+        """
         self._lifespan.stop()
 
     # -- statistics --------------------------------------------------------------------------------------------
 
     def routes(self) -> list[RouteInfo]:
-        """Return every route, sorted by pattern, followed by those of `also`."""
+        """Return every route, sorted by pattern, followed by those registered with `also`."""
         routes = sorted(self._table.routes.values(), key=lambda route: route.text)
         return [route.info() for route in (*routes, *sorted(self._table.also, key=lambda route: route.pattern.text))]
 
@@ -508,7 +523,7 @@ class Router:
     def explain(self, topic: str) -> list[RouteInfo]:
         """Return the routes that match ``topic``, in order of precedence. The first gets the event.
 
-        The matching routes of `also` follow. Each of them gets the event as well.
+        They are followed by the matching routes registered with `also`, each of which gets the event as well.
         """
         match = self._table.match(Event(topic))
         return [route.info() for route in (*match.routes, *(tap for tap in match.taps if tap.is_also))]

@@ -1,9 +1,9 @@
 """Routes and their registration, and the resolution of a topic to its match, with caches.
 
 An exact route takes precedence over every glob. Among globs, the more specific takes precedence (`Pattern.rank`).
-Matches of topics with an exact route are kept in a dictionary, which is bounded by the number of those routes. The
-others are in a least-recently-used cache, so that a flood of topics that occur once does not evict every topic that
-occurs again.
+Matches of topics with an exact route are kept in a dictionary, whose size is bounded by the number of such routes. The
+rest go in a least-recently-used cache with a protected part, so that a flood of one-off topics does not evict the
+recurring ones.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_TOPIC", "Busy", "Match", "Route", "RouteInfo", "RouteTable", "as_async", "as_pattern", "caller"]
 
-#: Maximum length of a topic in characters. The cache has a maximum number of entries, so this also bounds its size.
+#: The maximum length of a topic in characters. Since the number of cached entries is limited, this limits the size of
+#: the cache.
 MAX_TOPIC = 1024
 
-#: Maximum number of cached matches, in addition to those of exact routes.
+#: The maximum number of cached matches, not counting those of exact routes.
 _CACHED = 4096
 
 #: Marks a plain function that returns an awaitable, so that it is not wrapped again.
@@ -50,11 +51,11 @@ Place: TypeAlias = tuple[str, int]
 
 
 def as_pattern(pattern: str | Pattern | type[Topical]) -> Pattern:
-    """Return a pattern from its text, or from an event class, which represents the topics of its events.
+    """Return the pattern for a text, or for an event class, which stands for the topics of its events.
 
     Raises:
         InvalidPattern: if the text cannot be parsed.
-        TypeError: for a function, or for a class that does not define the topics of its events.
+        TypeError: if it is a function, or a class that does not define the topics of its events.
     """
     if isinstance(pattern, Pattern):
         return pattern
@@ -78,30 +79,30 @@ def as_async(handler: Handler) -> AsyncHandler:
 
 
 def _is_marked(handler: Handler) -> bool:
-    # Compared by identity, because middleware that uses `functools.wraps` copies the attribute.
+    # Compare by identity, because middleware that uses `functools.wraps` copies the attribute.
     return getattr(handler, _AWAITABLE, _AWAITABLE) is handler
 
 
 def _as_async(handler: Handler) -> AsyncHandler:
     if _is_marked(handler) or inspect.iscoroutinefunction(handler):
         return handler
-    # Calling the async `__call__` method of an object is faster than calling the object. The `__call__` of a class
-    # belongs to its instances.
+    # Calling the async `__call__` method of an object is faster than calling the object. If the handler is a class, its
+    # `__call__` is for its instances.
     method = None if isinstance(handler, type) else getattr(handler, "__call__", None)  # noqa: B004
     return method if inspect.iscoroutinefunction(method) else _awaiting(handler)
 
 
 def _with_params(handler: RouteHandler, pattern: Pattern) -> Handler:
-    """Return a function of the event that also passes the names of ``pattern`` that ``handler`` has as parameters.
+    """Return a function that calls ``handler`` with the event and with values for its parameters named in ``pattern``.
 
     Raises:
-        TypeError: if ``handler`` is not callable with the event and these names.
+        TypeError: if ``handler`` cannot be called with the event and these names.
     """
     names = _check(handler, pattern)
     if not names:
         return handler
     call = functools.update_wrapper(_calling(handler, pattern, names), handler, updated=())
-    # Without it, the parameters of `call` seem to be those of the handler.
+    # Otherwise, the parameters of `call` would appear to be those of the handler.
     del call.__wrapped__
     if is_async(handler):
         setattr(call, _AWAITABLE, call)
@@ -118,7 +119,7 @@ def _calling(handler: RouteHandler, pattern: Pattern, names: list[str]) -> Calla
         return handler(event, **found.groupdict(""))
 
     def call_with_one(event: Any) -> Any:
-        # The usual case. It costs half as much as keyword arguments.
+        # This is the usual case, and costs half as much as passing keyword arguments.
         found = match(event.topic)
         if found is None:
             raise _mismatch(event, pattern, handler)
@@ -128,7 +129,7 @@ def _calling(handler: RouteHandler, pattern: Pattern, names: list[str]) -> Calla
 
 
 def _positional(handler: RouteHandler) -> list[str]:
-    """Return the name of the second positional parameter, if it exists."""
+    """Return a list with the name of the second positional parameter, if there is one."""
     parameters = list(inspect.signature(handler).parameters.values())[:2]
     return [each.name for each in parameters[1:] if all(one.kind is one.POSITIONAL_OR_KEYWORD for one in parameters)]
 
@@ -144,10 +145,10 @@ def _check(handler: RouteHandler, pattern: Pattern | None = None) -> list[str]:
     """Return the names of ``pattern`` that are parameters of ``handler``.
 
     Raises:
-        TypeError: if ``handler`` is not callable with the event and these names.
+        TypeError: if ``handler`` cannot be called with the event and these names.
     """
     if not callable(handler):
-        raise TypeError(f"{handler!r} is not a handler: give a function of one argument, the event")
+        raise TypeError(f"{handler!r} is not a handler: expected a function with one argument, the event")
     if inspect.isasyncgenfunction(handler) or inspect.isgeneratorfunction(handler):
         raise TypeError(
             f"{name_of(handler)} is a generator function and would never run; a handler must not contain `yield`"
@@ -167,7 +168,7 @@ def _check(handler: RouteHandler, pattern: Pattern | None = None) -> list[str]:
 
 
 def _declared(signature: inspect.Signature, names: Sequence[str]) -> list[str]:
-    """Return those of ``names`` that the function accepts as keyword arguments."""
+    """Return the ``names`` that the function accepts as keyword arguments."""
     parameters = signature.parameters.values()
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
         return list(names)
@@ -176,21 +177,22 @@ def _declared(signature: inspect.Signature, names: Sequence[str]) -> list[str]:
 
 
 def _problem(parameters: list[inspect.Parameter], pattern: Pattern | None) -> str:
-    """Return why a function with these parameters is not a handler, if its first parameter is not the only one."""
+    """Explain why a function with these parameters, of which several are required, is not a valid handler."""
     names = () if pattern is None else pattern.names
     if parameters and parameters[0].name in names:
-        return f", so its first parameter cannot have the name {parameters[0].name!r} of the pattern; rename one"
+        first = parameters[0].name
+        return f", so its first parameter cannot be named {first!r} like a name in the pattern; rename one of them"
     needed = [each.name for each in parameters[1:] if each.default is each.empty and each.kind not in _VARIABLE]
     missing = next((name for name in needed if name not in names), None)
     if missing is None:
         return ""
     if pattern is None:
         return "; if a pattern names other parameters, register the function itself, with middleware= or debounce="
-    return f"; the pattern does not name {missing}, so add a segment {{{missing}}}, or give it a default"
+    return f"; the pattern does not name {missing}, so add a segment {{{missing}}}, or give the parameter a default"
 
 
 def _awaiting(handler: Handler) -> AsyncHandler:
-    """Wrap a plain function. If the function returns an awaitable, it is awaited."""
+    """Wrap a plain function in an async function, which awaits the result if it is awaitable."""
 
     @functools.wraps(handler, updated=())
     async def call(event: Any) -> None:
@@ -236,41 +238,41 @@ def caller() -> Place:
 
 
 class Busy(StrEnum):
-    """Action for an event that arrives while its lane runs as many handlers as its concurrency allows."""
+    """What to do with an event if its lane is already running as many handlers as its concurrency allows."""
 
     #: The event waits in the queue. If the queue is full, ``emit`` waits.
     QUEUE = "queue"
     #: The event is dropped.
     DROP = "drop"
-    #: The oldest running handler of the route is cancelled, and the event is handled next.
+    #: The route's oldest running handler is cancelled, and the event is handled next.
     RESTART = "restart"
 
     @classmethod
     def _missing_(cls, value: object) -> Busy:
-        raise ValueError(f"busy={value!r} is unknown; give 'queue', 'drop' or 'restart'")
+        raise ValueError(f"busy={value!r} is unknown; use 'queue', 'drop' or 'restart'")
 
 
 @dataclass(frozen=True, slots=True)
 class RouteInfo:
-    """State of a route, with counts of the events that passed through its lane."""
+    """The state of a route, with counts of the events that passed through its lane."""
 
     pattern: str
     handler: str
     lane: str
     busy: str
-    #: Events given to the route, including those merged by its debounce.
+    #: The number of events sent to the route, including those merged by its debounce.
     routed: int
-    #: Calls that returned.
+    #: The number of calls that returned.
     handled: int
-    #: Calls that raised.
+    #: The number of calls that raised an error.
     failed: int
-    #: Events that were dropped.
+    #: The number of events that were dropped.
     dropped: int
-    #: File and line where the route was registered.
+    #: The file and line where the route was registered.
     place: str
-    #: Seconds of quiet that end a burst. None if the route has no debounce.
+    #: Seconds without an event after which a burst ends. None if the route has no debounce.
     debounce: float | None = None
-    #: Bursts that have not ended.
+    #: The number of bursts that have not ended.
     held: int = 0
     #: True if the route was registered with `Router.also`.
     also: bool = False
@@ -311,11 +313,11 @@ class Route:
         self, pattern: Pattern, handler: RouteHandler, middleware: Iterable[Middleware] = (), concurrency: int = 1
     ) -> None:
         if concurrency < 1:
-            raise ValueError(f"concurrency={concurrency!r} would never run a handler; give 1 or more")
+            raise ValueError(f"concurrency={concurrency!r} would never run a handler; use 1 or more")
         self.pattern: Pattern = pattern
         self.text: str = pattern.text
         self.handler: RouteHandler = handler
-        # The handler as a function of the event alone.
+        # The handler as a function that takes only the event.
         self.bound: Handler = _with_params(handler, pattern)
         self.place: Place = caller()
         # The handler wrapped in this route's own middleware, and then in the router's.
@@ -324,26 +326,26 @@ class Route:
         # Replaces the handler that the innermost middleware of the router calls.
         self._replace_innermost: Callable[[AsyncHandler], None] | None = None
         self._match: Match | None = None
-        # Name of the lane. Routes with the same name share the lane.
+        # The name of the lane. Routes with the same lane name share the lane.
         self.lane: str = self.text
-        # The name or the function that was given as the lane.
+        # The name or function that was passed as the lane.
         self.shared_lane: str | LaneKey | None = None
         self.busy: Busy = Busy.QUEUE
         self.concurrency: int = concurrency
         self.debouncer: Debouncer | None = None
-        # True if events go directly into a queue. Set at registration.
+        # True if events go directly into a queue. Set when the route is registered.
         self.is_plain: bool = True
         # True if the route gets the events that no other route has taken.
         self.is_fallback: bool = False
-        # True if the route was removed and only finishes its accepted events.
+        # True if the route was removed and is only finishing the events that it has accepted.
         self.is_removed: bool = False
-        # The route that replaced it.
+        # The route that replaced this one.
         self.successor: Route | None = None
         # True for the route of a tap. Its deliveries are not announced.
         self.is_tap: bool = False
-        # True for the route of a tap with a plain function, which is called directly by the emitter.
+        # True for the route of a tap that is a plain function. The emitter calls it directly.
         self.is_direct: bool = False
-        # True for a route that gets events in addition to the route that answers for them.
+        # True for a route that receives events in addition to the route that handles them.
         self.is_also: bool = False
         self.routed: int = 0
         self.handled: int = 0
@@ -355,22 +357,22 @@ class Route:
 
     @property
     def latest(self) -> Route:
-        """The route that is registered for the pattern now: this route, or the last of its replacements."""
+        """The route currently registered for the pattern: this route, or the last of its replacements."""
         route = self
         while route.successor is not None:
             route = route.successor
         return route
 
     def alone(self) -> Match:
-        """Return the match for topics that only this route matches. It is created once."""
+        """The match for topics that only this route matches. It is created once."""
         if self._match is None:
             self._match = Match((self,))
         return self._match
 
     def add_middleware(self, middleware: Iterable[Middleware]) -> None:
-        """Wrap the router's middleware around the handler, inside the router's earlier middleware.
+        """Wrap the handler in more of the router's middleware, inside the router's earlier middleware.
 
-        Each middleware wraps the handler exactly once, so that its state (such as that of `once`) lives as long as the
+        Each middleware wraps the handler exactly once, so that any state it keeps, as `once` does, lasts as long as the
         route.
         """
         innermost, replace = _replaceable(self._handler)
@@ -404,7 +406,7 @@ class Route:
 
 
 class Match:
-    """The relays, routes and taps of a topic. The routes are sorted, most specific first."""
+    """The relays, routes and taps for a topic. The routes are sorted, most specific first."""
 
     __slots__ = ("_steps", "call", "first", "relayed", "routes", "taps", "was_relayed")
 
@@ -420,15 +422,18 @@ class Match:
         self.taps: tuple[Route, ...] = taps
         self._steps = relays + routes
         self.first: Route | None = self._steps[0] if self._steps else None
-        # The first call of a direct dispatch. None if taps come first or no route matches.
+        # What a direct dispatch calls first. None if there are taps to call before it, or no route matches.
         self.call: AsyncHandler | None = None if taps or self.first is None else self.first.call
-        # True if a relay has received the event, so that it counts as handled even if no route takes it.
+        # True if a relay has received the event. It is then considered handled even if no route takes it.
         self.was_relayed: bool = was_relayed
         # The same match for an event that a relay has received.
         self.relayed: Final = Match(routes, relays=relays, was_relayed=True) if relays and not was_relayed else self
 
     def after(self, route: Route) -> Route | None:
-        """Return the relay or route that follows ``route``. Skip removed ones, and use successors of replaced ones."""
+        """Return the relay or route that follows ``route``.
+
+        Removed ones are skipped, and replaced ones give way to their successors.
+        """
         latest, is_later = route if route.successor is None else route.latest, False
         for step in self._steps:
             now = step if step.successor is None else step.latest
@@ -442,19 +447,20 @@ class RouteTable:
     """The routes, taps and relays of one router."""
 
     def __init__(self) -> None:
-        # Routes by the canonical text of their pattern. Exact patterns are also kept by topic, the others in the index.
+        # Routes by the canonical text of their pattern. Those with an exact pattern are also kept by topic, and the
+        # others in the index.
         self.routes: dict[str, Route] = {}
         self._exact: dict[str, Route] = {}
         self._globs: Index[Route] = Index()
         # Taps by the canonical text of their pattern, in the order of registration.
         self._taps: dict[str, list[Route]] = {}
         self._tap_globs: Index[list[Route]] = Index()
-        #: The routes that get events in addition, in the order of registration. They are matched like taps.
+        #: The routes that receive events in addition, in the order of registration. They are matched like taps.
         self.also: list[Route] = []
-        # In the order of registration. Their number is small.
+        # Relays, in the order of registration. There are only a few, so we don't index them.
         self.relays: list[Route] = []
         self._cold = functools.lru_cache(_CACHED)(self._resolve)
-        #: Matches by topic. Those of topics with an exact route are stored here after the first look-up.
+        #: Matches by topic. The matches of topics with an exact route are stored here after the first look-up.
         self.matches: Final = _Matches(self._exact, self._cold, self._resolve)
 
     def __len__(self) -> int:
@@ -491,7 +497,7 @@ class RouteTable:
         if old is not None and not replace:
             raise RouteConflict(
                 f"{route.text!r} registered at {_at(route)} conflicts with {old.text!r} registered at "
-                f"{_at(old)}: they match the same topics. Remove one, or give replace=True"
+                f"{_at(old)}: they match the same topics. Remove one of them, or pass replace=True"
             )
         return old
 
@@ -512,7 +518,7 @@ class RouteTable:
         return route
 
     def add_tap(self, tap: Route) -> None:
-        """Register the route of a tap, or one that gets events in addition. Several may share a pattern."""
+        """Register the route of a tap, or a route that receives events in addition. Several may share a pattern."""
         taps = self._taps.setdefault(tap.pattern.canonical, [])
         taps.append(tap)
         if tap.is_also:
@@ -538,7 +544,7 @@ class RouteTable:
         return sorted(taps, key=lambda tap: tap.text)
 
     def name_also(self, route: Route) -> None:
-        """Give a route that gets events in addition a text and a lane of its own, such as ``a/* (also audit)``."""
+        """Give a route that gets events in addition a unique name, such as ``a/* (also audit)``, and a lane."""
         taken = {each.text for each in self.also}
         base = f"{route.pattern.text} (also {name_of(route.handler).rpartition('.')[2]}"
         names = (f"{base})", *(f"{base} {number})" for number in range(2, len(taken) + 2)))
@@ -567,14 +573,14 @@ class RouteTable:
         self.forget()
 
     def forget(self) -> None:
-        """Clear the cached matches, because the registrations have changed."""
+        """Clear the cached matches. Called whenever the registrations change."""
         self.matches.clear()
         self._cold.cache_clear()
 
     # -- resolution --------------------------------------------------------------------------------------------
 
     def match(self, event: Topical) -> Match:
-        """Return the match of the event's topic. It has no routes if no pattern matches.
+        """Return the match for the event's topic. It has no routes if no pattern matches.
 
         Raises:
             InvalidTopic: if the topic is not a string, is empty or too long, or has too many segments.
@@ -599,7 +605,7 @@ class RouteTable:
         return Match(tuple(routes), taps, relays) if routes or taps or relays else _NO_MATCH
 
     def cached(self) -> tuple[int, int]:
-        """Return the hits and misses of the cache, without topics of exact routes."""
+        """Return the cache's hits and misses. Topics with an exact route do not use the cache."""
         info = self._cold.cache_info()
         return info.hits, info.misses
 
@@ -607,8 +613,8 @@ class RouteTable:
 class _Matches(dict[str, Match]):
     """Matches by topic. Looking up a missing topic resolves it.
 
-    It is a dictionary because of `Router.dispatch`: catching a KeyError for each new topic would cost as much as four
-    handlers.
+    This is a dictionary for the sake of `Router.dispatch`, where catching a KeyError for each new topic would cost as
+    much as calling four handlers.
     """
 
     __slots__ = ("_cold", "_exact", "_resolve")
@@ -644,9 +650,9 @@ def _at(route: Route) -> str:
 def _checked(topic: object) -> str:
     """Return ``topic`` as a plain string, or raise InvalidTopic if it is not a valid topic."""
     if not isinstance(topic, str):
-        raise InvalidTopic(f"the topic of an event must be a string such as 'file/modified', got {topic!r:.100}")
+        raise InvalidTopic(f"an event's topic must be a string such as 'file/modified', got {topic!r:.100}")
     if not topic:
-        raise InvalidTopic("the topic of an event is empty; give one such as 'file/modified'")
+        raise InvalidTopic("an event's topic must not be empty; use one such as 'file/modified'")
     if len(topic) > MAX_TOPIC:
         raise InvalidTopic(
             f"the topic {topic[:40]!r}… has {len(topic):,} characters; the maximum is {MAX_TOPIC}; "
@@ -657,5 +663,5 @@ def _checked(topic: object) -> str:
             f"the topic {topic[:40]!r}… has {topic.count('/') + 1:,} segments; the maximum is {MAX_SEGMENTS}; "
             "put a deep path into the event's data"
         )
-    # Not str(topic), which returns the member's name for an enum.
+    # We don't use str(topic), because for an enum, it returns the name of the member.
     return str.__str__(topic)

@@ -25,10 +25,10 @@ __all__ = ["Lifespan"]
 
 _log = logging.getLogger("lifecycle.control")
 
-#: Seconds until a task that ignores its cancellation is logged and abandoned.
+#: Seconds after which a task that ignores its cancellation is logged and abandoned.
 _GRACE = 1.0
 
-#: Seconds that sources have to settle, that is, to store the results of their events.
+#: Seconds that sources have to settle, which means storing the results of their events.
 _SETTLING = 5.0
 
 #: The maximum number of topics in the log message about unfinished events.
@@ -43,29 +43,30 @@ class Lifespan:
         self._dispatcher = dispatcher
         self._drain_timeout = drain_timeout
         self.sources: list[SourceRunner] = []
-        # None unless `run` runs. Done when `run` must end, with an error if a source could not start.
+        # None unless `run` is running. The future is done when `run` should return. It has an error if a source failed
+        # to start.
         self._ending: asyncio.Future[None] | None = None
         # The context of the task that called `run`.
         self._context = contextvars.copy_context()
         self._source_tasks: set[asyncio.Task[None]] = set()
-        # The sources to settle, including removed ones, because their events may still be in progress.
+        # The sources to settle. This includes removed sources, whose events may still be in progress.
         self._settling: set[SourceRunner] = set()
-        #: True from the start of all sources until the router begins to stop.
+        #: True once all sources have started, until the router begins to stop.
         self.is_up: bool = False
         self._changed = Condition()
 
     async def run(self) -> None:
-        """Run until `stop` is called, the task is cancelled, or a source cannot start."""
+        """Run until `stop` is called, the task is cancelled, or a source fails to start."""
         if self._ending is not None:
             raise RouterRunning(f"router {self._name!r} is already running; stop() it first, or create a second router")
         self._ending = ending = asyncio.get_running_loop().create_future()
         self._context = contextvars.copy_context()
-        # From here on, handlers run, including those of earlier events.
+        # From here on, handlers run, also for events that were emitted earlier.
         self._dispatcher.working = True
         for lane in list(self._dispatcher.lanes.values()):
             for _ in range(lane.concurrency):
                 lane.start()
-        # The steps of the shutdown, last first. If one fails, the others still run.
+        # The shutdown steps, in reverse order. If one fails, the others still run.
         async with AsyncExitStack() as end:
             end.callback(self._reset)
             end.push_async_callback(self._settle)
@@ -75,7 +76,7 @@ class Lifespan:
             await ending
 
     async def _end(self, ending: asyncio.Future[None]) -> None:
-        """Close the router. Unless `run` was cancelled, drain it first, even if a source could not start."""
+        """Close the router. Unless `run` was cancelled, drain it first, even if a source failed to start."""
         self._set_up(is_up=False)
         how = "was cancelled"
         try:
@@ -96,18 +97,18 @@ class Lifespan:
             await self._changed.wait()
 
     def stop(self) -> None:
-        """Make `run` end. This does nothing if the router does not run."""
+        """Make `run` return. This does nothing if the router is not running."""
         if self._ending is not None and not self._ending.done():
             self._ending.set_result(None)
 
     def add(self, source: SourceRunner) -> None:
-        """Add a source. If the router runs, the source is started immediately."""
+        """Add a source. If the router is running, start the source immediately."""
         self.sources.append(source)
         if self._ending is not None and not self._ending.done():
             self._launch(source)
 
     def remove(self, source: object) -> None:
-        """Remove and cancel a source. The router awaits its task when it closes."""
+        """Remove and cancel a source. The router awaits the source's task when it closes."""
         for runner in self.sources:
             if runner.source is source:
                 self.sources.remove(runner)
@@ -116,7 +117,7 @@ class Lifespan:
         raise RouteNotFound(f"{source!r} is not a source of router {self._name!r}")
 
     async def _start(self) -> None:
-        """Start the sources in the order of registration, each when the previous one has started."""
+        """Start the sources in the order of registration, each one once the previous one has started."""
         assert self._ending is not None
         for source in list(self.sources):
             if not self._ending.done() and not source.running:
@@ -165,7 +166,7 @@ class Lifespan:
             await _until(deadline, self._dispatcher.tasks)
 
     async def _flush_handlers(self, deadline: float) -> None:
-        """Flush handlers that hold events, such as those of `debounce`."""
+        """Flush handlers that hold back events, such as those returned by `debounce`."""
         flushes: list[asyncio.Future[Any]] = []
         for route in list(self._dispatcher.routes()):
             flush = getattr(route.handler, "flush", None)
@@ -175,7 +176,7 @@ class Lifespan:
         await _cancel(flushes)
 
     async def _close(self, how: str) -> None:
-        """Cancel the remaining tasks, and drop the waiting events. ``how`` describes the router's end in the log."""
+        """Cancel the remaining tasks, and drop the waiting events. ``how`` says in the log how the router ended."""
         dispatcher = self._dispatcher
         dispatcher.working = False
         for source in self.sources:
@@ -192,7 +193,8 @@ class Lifespan:
 
     def _drop_waiting(self, reason: str) -> list[Delivery]:
         """Drop the events in lanes and debouncers, and return them."""
-        # Debouncers come first: a burst that waits for capacity would otherwise enter the cleared lane.
+        # Clear debouncers first. Otherwise, a burst that is waiting for capacity would enter a lane that has just been
+        # cleared.
         calls: list[Delivery] = []
         for route in list(self._dispatcher.routes()):
             if route.debouncer is not None:
@@ -204,7 +206,7 @@ class Lifespan:
         return calls
 
     def _log_unfinished(self, how: str, running: list[Delivery], queued: list[Delivery]) -> None:
-        """Log the cancelled handlers, and the events that are lost or that a source has stored."""
+        """Log the cancelled handlers, and the events that are lost or kept by a source that stores them."""
         running, queued = _of_routes(running), _of_routes(queued)
         dropped = [each for each in queued if not each.is_stored]
         stored = [each for each in (*running, *queued) if each.is_stored]
@@ -222,7 +224,7 @@ class Lifespan:
             _log.log(level, "router %r %s: %s", self._name, how, "; ".join(what))
 
     async def _settle(self) -> None:
-        """Settle the sources that record the results of their events. Every event has ended by now."""
+        """Settle the sources that record the results of their events. By now, every delivery has ended."""
         settling, self._settling = self._settling, set()
         tasks = [asyncio.ensure_future(source.settle()) for source in settling]
         try:
@@ -234,7 +236,7 @@ class Lifespan:
         """Prepare for the next run."""
         for source in self.sources:
             source.reset()
-        # Events that are emitted before the next run are debounced, as before the first run.
+        # Events emitted before the next run are debounced, as they are before the first run.
         for route in self._dispatcher.routes():
             if route.debouncer is not None and not route.is_removed:
                 route.debouncer.closed = False
@@ -243,7 +245,7 @@ class Lifespan:
 
 
 def _of_routes(deliveries: list[Delivery]) -> list[Delivery]:
-    """Return the deliveries to routes. Those to taps are copies."""
+    """Return only the deliveries to routes. Deliveries to taps are copies of these."""
     return [each for each in deliveries if each.route is not None and not each.route.is_tap]
 
 
@@ -254,7 +256,7 @@ def _topics(deliveries: list[Delivery]) -> str:
 
 
 async def _until(deadline: float, tasks: Collection[asyncio.Future[Any]]) -> None:
-    """Wait for ``tasks``, at most until ``deadline``."""
+    """Wait for ``tasks`` to finish, at most until ``deadline``."""
     left = deadline - asyncio.get_running_loop().time()
     if tasks and left > 0:
         await asyncio.wait(list(tasks), timeout=left)
@@ -268,4 +270,4 @@ async def _cancel(tasks: Collection[asyncio.Future[Any]]) -> None:
     if pending:
         _, stubborn = await asyncio.wait(pending, timeout=_GRACE)
         for task in stubborn:
-            _log.error("%r ignores its cancellation and is abandoned", task)
+            _log.error("%r ignored its cancellation and has been abandoned", task)

@@ -29,7 +29,7 @@ __all__ = ["Emit", "RestartSource", "Source", "SourceInfo", "SourceObject", "Sou
 
 _log = logging.getLogger("lifecycle.control")
 
-#: Whether a source that fails after its start is restarted.
+#: Whether a source is restarted if it fails after it has started.
 RestartSource: TypeAlias = Literal["on_failure", "on-failure", "never"]
 
 
@@ -37,7 +37,10 @@ class Emit(Protocol):
     """The function with which a source emits an event. It waits for space in the lane and returns the delivery."""
 
     def __call__(self, event: Topical, /) -> Awaitable[Delivery]:
-        """Emit ``event``. If no route takes it, awaiting the returned delivery raises the error. This call does not."""
+        """Emit ``event``.
+
+        If no route takes it, this call does not raise `NotHandled`, but awaiting the returned delivery does.
+        """
         ...
 
 
@@ -46,8 +49,8 @@ class SourceObject(Protocol):
 
     The router uses these optional methods:
 
-    - ``__aenter__`` and ``__aexit__``: the source is entered first. An error in ``__aenter__`` counts as a failure to
-      start.
+    - ``__aenter__`` and ``__aexit__``: the source is entered first. If ``__aenter__`` raises an error, the source has
+    failed to start.
     - ``def close()`` is called when the router stops, so that ``run`` can emit its last events and return. Without
       ``close``, the source is cancelled.
     - ``async def settle()`` is awaited after the router has stopped and each `Delivery` has ended.
@@ -59,7 +62,8 @@ class SourceObject(Protocol):
         ...
 
 
-#: An iterable of events, an object with ``run``, or a function that returns an iterable, so that it can be restarted.
+#: An iterable of events, an object with ``run``, or a function that returns an iterable. The function is called again
+#: when the source is restarted.
 Source: TypeAlias = AsyncIterable[Topical] | Callable[[], AsyncIterable[Topical]] | SourceObject
 
 
@@ -68,9 +72,9 @@ class SourceInfo:
     """State of a source."""
 
     name: str
-    #: True if the source runs or waits for its restart.
+    #: True if the source is running or waiting to be restarted.
     running: bool
-    #: True if the source is held by `Router.hold_source`.
+    #: True if `Router.hold_source` is holding the source.
     held: bool = False
     #: Number of failures.
     failures: int = 0
@@ -95,7 +99,7 @@ class SourceRunner:
     def __init__(self, source: Source, restart: RestartSource, backoff: Backoff, dispatcher: Dispatcher) -> None:
         _check(source)
         if restart not in ("on_failure", "on-failure", "never"):
-            raise ValueError(f"restart={restart!r} is unknown; give 'on_failure' or 'never'")
+            raise ValueError(f"restart={restart!r} is unknown; use 'on_failure' or 'never'")
         self.source = source
         self.name: str = source_name(source)
         self._dispatcher = dispatcher
@@ -104,22 +108,22 @@ class SourceRunner:
         self._backoff = backoff
         self._failures = 0
         self._error: str | None = None
-        # Times of recent failures, for a backoff that gives up after too many.
+        # The times of recent failures, for a backoff that gives up after too many.
         self._recent: list[float] = []
-        # Number of consecutive failures without a healthy period in between.
+        # The number of consecutive failures without a healthy period in between.
         self._row = 0
-        # True while the source waits for its restart. It then holds no events, and ends immediately.
+        # True while the source is waiting to be restarted. It has no events at that time, so it can stop immediately.
         self._is_waiting = False
         self._task: asyncio.Task[None] | None = None
-        # The context of a source that settles. It is exited after all events of the source have ended.
+        # The context of a source that settles. We exit it once all of the source's deliveries have ended.
         self._entered = AsyncExitStack()
-        # Set when the source is released. While the source is held, its events wait for this.
+        # Set when the source is released. While the source is held, its events wait for this event to be set.
         self._gate: asyncio.Event | None = None
         self.held: bool = False
 
     @property
     def running(self) -> bool:
-        """True if the task of the source runs."""
+        """True if the source's task is running."""
         return self._task is not None and not self._task.done()
 
     def info(self) -> SourceInfo:
@@ -129,7 +133,10 @@ class SourceRunner:
     # -- holding ---------------------------------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """Take no events until `release`. The source is suspended if it has that method, or waits at its next event."""
+        """Accept no events until `release` is called.
+
+        The source is suspended if it has a ``suspend`` method. Otherwise, it waits when it emits its next event.
+        """
         if self.held:
             return
         if _suspends(self.source):
@@ -139,7 +146,7 @@ class SourceRunner:
         self.held = True
 
     def release(self) -> None:
-        """Take events again."""
+        """Accept events again."""
         if not self.held:
             return
         if self._gate is None:
@@ -158,7 +165,11 @@ class SourceRunner:
         return self._task
 
     def stop(self) -> None:
-        """Stop the source. If it has a plain ``close()``, it delivers its buffer first. Otherwise, it is cancelled."""
+        """Stop the source.
+
+        If it has a plain ``close()`` method, call it so that the source can deliver its buffered events first.
+        Otherwise, cancel the source.
+        """
         if self._gate is not None:
             self.release()
         close = getattr(self.source, "close", None)
@@ -168,7 +179,7 @@ class SourceRunner:
         try:
             close()
         except Exception:  # noqa: BLE001  # user code; the other sources must stop too
-            _log.exception("source %r could not be closed; it is cancelled", self.name)
+            _log.exception("source %r could not be closed and is being cancelled", self.name)
             self.cancel()
 
     def cancel(self) -> None:
@@ -177,7 +188,7 @@ class SourceRunner:
             self._task.cancel()
 
     def reset(self) -> None:
-        """Release the source, because its router has stopped."""
+        """Release the source. Called when its router has stopped."""
         try:
             self.release()
         except Exception:  # noqa: BLE001  # user code; the other sources are released too
@@ -189,7 +200,10 @@ class SourceRunner:
         return iscoroutinefunction(getattr(self.source, "settle", None))
 
     async def settle(self) -> None:
-        """Exit the context of the source, and let the source store the results of its events, which have ended."""
+        """Exit the source's context, and let the source store the results of its events.
+
+        All their deliveries have ended.
+        """
         source: Any = self.source
         entered, self._entered = self._entered, AsyncExitStack()
         try:
@@ -251,7 +265,7 @@ class SourceRunner:
                     await emit(event)
 
     def _accept(self, event: Topical) -> Awaitable[Delivery]:
-        """Accept an event of the source. Every event passes through here, so this adds only one call."""
+        """Accept an event from the source. Every event passes through here, so this adds only one call."""
         return self._dispatcher.accept(event) if self._gate is None else self._accept_later(event, self._gate)
 
     async def _accept_later(self, event: Topical, gate: asyncio.Event) -> Delivery:
@@ -259,8 +273,8 @@ class SourceRunner:
             await gate.wait()
         except asyncio.CancelledError:
             if self._dispatcher.draining:
-                # Do not lose the event that the source is emitting. After a second cancellation, it enters the lane
-                # beyond the limit.
+                # Don't lose the event that the source is emitting. If we are cancelled again, it enters the lane even
+                # if the lane is full.
                 await self._dispatcher.accept(event)
             raise
         return await self._accept(event)
@@ -276,7 +290,7 @@ class SourceRunner:
     # -- failures ----------------------------------------------------------------------------------------------------
 
     def _start_failed(self, error: BaseException) -> SourceFailed:
-        """Report that the source could not start, and return the error that ends the router."""
+        """Report that the source failed to start, and return the error that ends the router."""
         self._report(error, None)
         failure = SourceFailed(f"source {self.name!r} could not start: {error_text(error)}")
         failure.__cause__ = error
@@ -305,15 +319,15 @@ def _check(source: Any) -> None:
     """Check that ``source`` is a source.
 
     Raises:
-        TypeError: if it is not. The message describes what a source is.
+        TypeError: if it is not. The message says what is accepted as a source.
     """
     if isinstance(source, type):
-        raise TypeError(f"{source.__qualname__} is a class; add an instance of it: {source.__qualname__}(…)")
+        raise TypeError(f"{source.__qualname__} is a class; add an instance: {source.__qualname__}(…)")
     if inspect.iscoroutinefunction(source):
         raise TypeError(f"{name_of(source)} returns a coroutine; make it an async generator with `yield Event(…)`")
     if not (hasattr(source, "run") or hasattr(source, "__aiter__") or callable(source)):
         raise TypeError(
-            f"{source!r} is not a source: give an async iterable of events, a function that returns one, "
+            f"{source!r} is not a source: expected an async iterable of events, a function that returns one, "
             "or an object with `async def run(emit)`"
         )
 

@@ -1,4 +1,7 @@
-"""Handlers in addition to routes. Taps and subscriptions see matching events. Relays get events before their route."""
+"""Ways to receive events besides routes.
+
+Taps and subscriptions see every matching event. Relays get an event before its route does.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +36,9 @@ class TapInfo:
 
     pattern: str
     handler: str
-    #: Events in the tap's queue.
+    #: The number of events in the tap's queue.
     waiting: int
-    #: Events that the tap did not see because its lane was full, or that its handler dropped with `Dropped`.
+    #: The number of events that the tap missed because its lane was full or its handler raised `Dropped`.
     missed: int
 
 
@@ -46,7 +49,7 @@ class Tap:
     tap misses an event if this lane is full, or if the handler raises `Dropped`, as `notify` does when its queue is
     full. `Router.dispatch` uses no lanes, so it also awaits async taps.
 
-    `Router.also` returns an object of this class, too. Its `missed` counts all dropped events.
+    `Router.also` also returns an object of this class, whose `missed` counts all dropped events.
     """
 
     def __init__(self, dispatcher: Dispatcher, route: Route) -> None:
@@ -60,7 +63,7 @@ class Tap:
 
     @property
     def missed(self) -> int:
-        """Number of events that were missed because the lane was full or the handler raised `Dropped`."""
+        """The number of events that were missed because the lane was full or the handler raised `Dropped`."""
         return self._route.dropped
 
     def info(self) -> TapInfo:
@@ -68,7 +71,10 @@ class Tap:
         return tap_info(self._route, self._dispatcher)
 
     def remove(self) -> None:
-        """Remove the tap. A route of `Router.also` finishes its accepted events. Further calls do nothing."""
+        """Remove the tap.
+
+        A route registered with `Router.also` still handles the events that it has accepted. Further calls do nothing.
+        """
         route, dispatcher = self._route, self._dispatcher
         if route.is_removed:
             return
@@ -85,14 +91,14 @@ def add_tap(dispatcher: Dispatcher, pattern: Pattern, handler: RouteHandler) -> 
     route = Route(pattern, handler)
     route.is_tap, route.is_direct = True, not is_async(handler)
     route.lane = f"tap {route.text}"
-    # Errors of the tap never reach the emitter, whether it runs in its lane or in a direct dispatch.
+    # Errors raised by the tap never reach the emitter, whether it runs in its lane or in a direct dispatch.
     route.call = _contained(route, dispatcher)
     dispatcher.table.add_tap(route)
     return Tap(dispatcher, route)
 
 
 def tap_info(route: Route, dispatcher: Dispatcher) -> TapInfo:
-    """Return the settings and counts of the tap with that route."""
+    """Return the settings and counts of the tap that has this route."""
     lane = dispatcher.lanes.get(route)
     return TapInfo(route.text, name_of(route.handler), 0 if lane is None else len(lane.queue), route.dropped)
 
@@ -109,7 +115,7 @@ def _contained(route: Route, dispatcher: Dispatcher) -> Callable[[Any], Awaitabl
             if was_cancelled():
                 raise
             dispatcher.report.log_tap_failed(route, event)
-        except Exception:  # noqa: BLE001  # the errors of a tap are only logged
+        except Exception:  # noqa: BLE001  # errors from taps are only logged
             dispatcher.report.log_tap_failed(route, event)
 
     return look
@@ -123,7 +129,7 @@ class Subscription:
 
     def __init__(self, attach: Callable[[Callable[[Any], None]], Tap], maxsize: int) -> None:
         if maxsize < 1:
-            raise ValueError(f"subscribe(maxsize={maxsize!r}) cannot hold any event; give 1 or more")
+            raise ValueError(f"subscribe(maxsize={maxsize!r}) cannot hold any events; use 1 or more")
         self.dropped: int = 0
         self._attach = attach
         self._tap: Tap | None = None
@@ -171,8 +177,7 @@ class Subscription:
 def notify(queue: asyncio.Queue[Any]) -> Handler:
     """Return a handler that puts each event into ``queue`` without waiting.
 
-    Raises:
-        Dropped: raised by the handler if the queue is full. The event is counted as dropped.
+    Raises: Dropped: if the queue is full (raised by the returned handler). The event is counted as dropped.
     """
 
     def put(event: Any) -> None:
@@ -187,15 +192,17 @@ def notify(queue: asyncio.Queue[Any]) -> Handler:
 def add_relay(
     router: Router, pattern: str | Pattern, handler: Callable[[Any], Awaitable[bool]], *, concurrency: int = 1
 ) -> Callable[[], None]:
-    """Pass every matching event to ``handler`` before its route, and return a function that stops this. For bridges.
+    """Pass every matching event to ``handler`` before its route.
+
+    Bridges use this. Return a function that removes the relay.
 
     The handler returns whether to pass the event on. If it returns true, the event continues to its debouncer and route
-    as if it had just been emitted. Awaiting its `Delivery` covers both, and it counts as handled even if no route takes
-    it. If the handler returns false, the delivery has ended. If it raises `NotHandled`, the event is passed on as if
-    there had been no relay. Any other error ends the delivery.
+    as if it had just been emitted. Awaiting its `Delivery` waits for both, and the event is considered handled even if
+    no route takes it. If the handler returns false, the delivery ends. If it raises `NotHandled`, the event is passed
+    on as if there had been no relay. Any other error ends the delivery.
 
-    A relay has its own lane with ``concurrency`` tasks. With one task, events keep their order. The router's middleware
-    does not wrap the relay.
+    A relay has its own lane with ``concurrency`` tasks. If there is only one task, events are handled in order. The
+    router's middleware does not wrap the relay.
     """
     dispatcher = router._dispatcher  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # not public, so not a method
     call = as_async(handler)

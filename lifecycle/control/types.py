@@ -18,10 +18,10 @@ Handler: TypeAlias = Callable[[Any], Any]
 #: A handler after registration, which middleware wraps.
 AsyncHandler: TypeAlias = Callable[[Any], Awaitable[Any]]
 
-#: A function that takes a handler and returns the wrapped handler.
+#: A function that takes a handler and returns a wrapped handler.
 Middleware: TypeAlias = Callable[[AsyncHandler], Handler]
 
-#: A function from an event to the key of its lane.
+#: A function that takes an event and returns its key within a keyed lane.
 LaneKey: TypeAlias = Callable[[Any], Hashable]
 
 
@@ -37,7 +37,7 @@ class RouteHandler(Protocol):
 
 
 class Wrapper(Protocol):
-    """Middleware of the library. It may also be called directly with any handler."""
+    """Middleware provided by this library. It can also be called directly with any handler."""
 
     def __call__(self, handler: Callable[[_E], Any], /) -> Callable[[_E], Coroutine[Any, Any, None]]:
         """Return the wrapped ``handler``, which takes the same events."""

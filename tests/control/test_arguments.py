@@ -176,7 +176,7 @@ def test_parameters_that_cannot_be_arguments_are_refused() -> None:
 
     def rest(a: str, **options: str) -> None: ...
 
-    with pytest.raises(TypeError, match="force of the command 'flag' is a flag; give it a default"):
+    with pytest.raises(TypeError, match="force of the command 'flag' is a flag; it needs a default"):
         Router().command(flag)
     with pytest.raises(TypeError, match=r"the command 'rest' cannot have \*\*options"):
         Router().command(rest)

@@ -198,7 +198,7 @@ def test_invalid_settings_of_a_debounce_are_refused(wrong: dict[str, Any]) -> No
 def test_a_key_or_merge_that_is_not_callable_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=f"{next(iter(wrong))}=.*, got '{next(iter(wrong.values()))}'"):
         Debounce(1, **wrong)
-    with pytest.raises(TypeError, match="give one such as lambda"):
+    with pytest.raises(TypeError, match="use one such as lambda"):
         debounce(Recorder(), 1, **wrong)
 
 

@@ -287,14 +287,18 @@ def positional(event: Event, name: str, /) -> None: ...
 @pytest.mark.parametrize(
     ("pattern", "handler", "told"),
     [
-        ("device/{id}", two, "the pattern does not name name, so add a segment {name}, or give it a default"),
+        (
+            "device/{id}",
+            two,
+            "the pattern does not name name, so add a segment {name}, or give the parameter a default",
+        ),
         ("device/*", two, "the pattern does not name name"),
         ("device/\\{name\\}", two, "the pattern does not name name"),
         ("device/{name}", three, "the pattern does not name unit, so add a segment {unit}"),
         ("device/{name}", zero, "it must be callable with one argument, the event"),
         ("device/{name}", positional, "it must be callable with one argument, the event"),
-        ("device/{event}", one, "its first parameter cannot have the name 'event' of the pattern"),
-        ("device/{event}", two, "its first parameter cannot have the name 'event' of the pattern"),
+        ("device/{event}", one, "its first parameter cannot be named 'event' like a name in the pattern"),
+        ("device/{event}", two, "its first parameter cannot be named 'event' like a name in the pattern"),
     ],
 )
 def test_a_handler_that_cannot_get_its_parameters_is_refused(pattern: str, handler: Any, told: str) -> None:

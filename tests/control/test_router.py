@@ -440,7 +440,7 @@ async def test_commands_share_one_registry_and_one_lane(clock: Clock) -> None:
 @pytest.mark.parametrize("name", ["", "two words", "a/b", " a", "tab\t"])
 def test_a_command_is_one_word(name: str) -> None:
     router = Router()
-    with pytest.raises(ValueError, match="is not a valid name of a command"):
+    with pytest.raises(ValueError, match="is not a valid command name"):
         router.command(name, Recorder())
     assert router.routes() == []
 
