@@ -1,12 +1,13 @@
-"""A snapshot of the watched files, its comparison with the disk, and the directories to watch.
+"""A snapshot of the watched files, which is compared with the disk, and the set of directories to watch.
 
-A watcher's report is only a hint to check an entry again. The difference from the snapshot is the change. A replaced
-file therefore counts as modified, however it was replaced. A file that was created and deleted between two checks
-causes no change, and a new directory is read completely. All functions here block, so call them in a thread, one at a
-time.
+A watcher's report is only a hint to check an entry again. What has changed is determined by comparing the entry with
+the snapshot. As a result, a replaced file is reported as modified, no matter how it was replaced; a file that was
+created and deleted between two checks is not reported; and a new directory is read completely. All functions here
+block, so call them in a thread, one at a time.
 """
 
-# The system and watchfiles use strings for paths. Creating a Path for each file takes longer than checking the file.
+# We use strings for paths, as the system and watchfiles do. Creating a Path for each file would take longer than
+# checking the file.
 # ruff: noqa: PTH112, PTH114, PTH115, PTH116, PTH118, PTH120
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ __all__ = ["DEFAULT_IGNORES", "STAMP_NS", "Rules", "Tree", "WatchSet", "entries_
 
 _log = logging.getLogger("lifecycle.sources")
 
-#: Names that are ignored by default: version control, caches, environments, and editors' temporary files.
+#: Names that are ignored by default: those of version control systems, caches, virtual environments, and editors'
+#: temporary files.
 DEFAULT_IGNORES: tuple[str, ...] = (
     ".git",
     ".hg",
@@ -66,9 +68,9 @@ _MOST_LINKS = 40
 
 
 class Tree:
-    """The files below the directories in ``roots``, and the ``roots`` that are files.
+    """The files in ``roots``, and the files below the directories in ``roots``.
 
-    Links to directories outside of the roots are followed only with ``follow_links``.
+    Links to directories outside the roots are followed only if ``follow_links`` is true.
     """
 
     def __init__(self, roots: Iterable[str], rules: Rules, *, recursive: bool, follow_links: bool = False) -> None:
@@ -77,12 +79,12 @@ class Tree:
         self._follow_links = follow_links
         self._roots = tuple(dict.fromkeys(roots))
         self.index = _SnapshotIndex()
-        # A virtual directory whose entries are the roots. No rule applies to them.
+        # A virtual directory whose entries are the roots. No rules apply to these.
         self._top = self.index.top
         # The net change of each path since the last `take_changes`.
         self._changes: dict[str, Change] = {}
         self._new_directories: set[str] = set()
-        # The known directories that cannot be watched. They are searched for when a watch fails at one of them.
+        # The directories known to be unwatchable. We search for them when a watch fails because of one.
         self._unwatchable: set[str] = set()
         self._warned_of_names = False
 
@@ -92,14 +94,15 @@ class Tree:
         return self.index.skipped()
 
     def compare(self) -> None:
-        """Compare all files with the snapshot. The first call records every file as added."""
+        """Compare all files with the snapshot. On the first call, every file is recorded as added."""
         self._look_at_roots({}, scan=True)
         self._new_directories.clear()
 
     def update(self, hints: Iterable[tuple[str, bool]], again: Iterable[str] = ()) -> None:
-        """Check the paths in ``hints``, everything in the directories ``again``, and all links.
+        """Check the paths in ``hints``, everything in the directories in ``again``, and all links.
 
-        The second item of a hint is true for a report of "modified", which counts even if no attribute has changed.
+        The second item of a hint is true if the path was reported as modified. Such a report is believed even if none
+        of the file's attributes has changed.
         """
         hinted = _without_links(hints)
         for path, modified in hinted.items():
@@ -111,7 +114,7 @@ class Tree:
                 self._scan(directory)
         self._look_at_roots(hinted)
         for directory, name in self.index.links():
-            # Checking one link may have removed the directory of another.
+            # Checking one link may have removed the directory that contains another.
             if name in directory.links:
                 self._look(directory, name, modified=hinted.get(os.path.realpath(directory.prefix + name), False))
 
@@ -121,7 +124,10 @@ class Tree:
         return changes
 
     def take_new_directories(self) -> set[str]:
-        """Return the real paths of directories found since the last call. Some of their entries may still be unseen."""
+        """Return the real paths of directories found since the last call.
+
+        Some of their entries may not have been seen yet.
+        """
         new, self._new_directories = self._new_directories, set()
         return new
 
@@ -130,8 +136,8 @@ class Tree:
     def watch_set(self) -> WatchSet:
         """Return the directories and entries to watch.
 
-        No recursive watch contains an unwatchable directory, or a link that is not followed, because awatch follows
-        every link.
+        No recursive watch contains an unwatchable directory. Nor does it contain a link that we don't follow, because
+        awatch follows every link.
         """
         index = self.index
         index.links_changed = False
@@ -147,7 +153,7 @@ class Tree:
         return WatchSet(frozenset(deep), frozenset(flat), frozenset(whole), frozenset(entries))
 
     def find_unwatchable(self) -> None:
-        """Find the directories that cannot be watched, including ignored ones, so that `watch_set` avoids them."""
+        """Find the directories that cannot be watched, including ignored ones, so that `watch_set` can avoid them."""
         self._unwatchable = _unwatchable_below(_outermost(self.index), self.index.unfollowed_links())
 
     # -- comparison with the disk -------------------------------------------------------------------------------
@@ -160,7 +166,7 @@ class Tree:
             self._look(self._top, path, modified=hinted.get(real, False), scan=scan)
 
     def _look(self, directory: _DirectorySnapshot, name: str, *, modified: bool = False, scan: bool = False) -> None:
-        """Check one entry. With ``scan``, also read a directory that is already known."""
+        """Check one entry. If ``scan`` is true, read it even if it is a directory that is already known."""
         path = directory.prefix + name
         if self._skips(directory, name):
             self._look_at_ignored(directory, name, link=os.path.islink(path))
@@ -178,7 +184,10 @@ class Tree:
             self._new_directories.add(inner.real)
 
     def _scan(self, directory: _DirectorySnapshot) -> None:
-        """Read a directory and all directories below it, in a loop because recursion could exceed the call stack."""
+        """Read a directory and all directories below it.
+
+        We use a loop, because recursion could overflow the call stack.
+        """
         pending = [directory]
         while pending:
             directory = pending.pop()
@@ -217,7 +226,9 @@ class Tree:
             del entries[name]
         if undecodable and not self._warned_of_names:
             self._warned_of_names = True
-            text = "the name %r in %s is not UTF-8 and is skipped, like all other such names (logged once); rename it"
+            text = (
+                "the name %r in %s is not UTF-8, so it is skipped, like all other such names (logged once); rename it"
+            )
             _log.warning(text, undecodable[0], directory.path)
 
     def _skips(self, directory: _DirectorySnapshot, name: str) -> bool:
@@ -228,7 +239,7 @@ class Tree:
     def _record(
         self, directory: _DirectorySnapshot, name: str, found: os.stat_result, *, modified: bool = False
     ) -> bool:
-        """Record an existing entry. Returns True if it is a directory that was not known."""
+        """Record an existing entry. Return True if it is a directory that was not known before."""
         if stat.S_ISDIR(found.st_mode):
             self._remove_file(directory, name)
             if self.index.note_unfollowed(directory, name, link=name in directory.links):
@@ -281,10 +292,10 @@ class Tree:
 
 
 def _fingerprint(found: os.stat_result) -> int:
-    """Return a number that identifies the state of a file. A single number per file saves memory.
+    """Return a number that identifies a file's state. Using a single number per file saves memory.
 
-    If the file has just been written, another write may not change its attributes. Its fingerprint is then negative:
-    the complement of the later fingerprint.
+    If the file has just been written, a further write may leave its attributes unchanged. In that case, the fingerprint
+    is ambiguous and is marked by being negative: it is the bitwise complement of the normal fingerprint.
     """
     number = hash((found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)) >> 1
     number = number if number >= 0 else ~number
@@ -292,7 +303,7 @@ def _fingerprint(found: os.stat_result) -> int:
 
 
 def _entries(path: str) -> dict[str, os.DirEntry[str]] | None:
-    """Return the entries of a directory: {} if it does not exist, None if it cannot be read."""
+    """Return the entries of a directory, {} if it does not exist, or None if it cannot be read."""
     try:
         with os.scandir(path) as found:
             return {entry.name: entry for entry in found}
@@ -303,7 +314,7 @@ def _entries(path: str) -> dict[str, os.DirEntry[str]] | None:
 
 
 def _without_links(hints: Iterable[tuple[str, bool]]) -> dict[str, bool]:
-    """Return the hints, with links in the paths of their directories resolved."""
+    """Return the hints with any links in the paths of their directories resolved."""
     directories: dict[str, str] = {}
     found: dict[str, bool] = {}
     for path, modified in hints:
@@ -344,26 +355,29 @@ class _DirectorySnapshot:
         identity: tuple[int, int] = (0, 0),
         parent: _DirectorySnapshot | None = None,
     ) -> None:
-        #: The path as the user gave it, and the same path as the prefix of an entry's path.
+        #: The path as the user specified it. The second attribute is the same path as a prefix for its entries' paths.
         self.path = path
         self.prefix = path if path.endswith("/") or not path else f"{path}/"
-        #: The path without links, at which the system watches the directory.
+        #: The path with links resolved, under which the system watches the directory.
         self.real = real
-        #: The path relative to the watched directory, with a slash at the end. Empty for the watched directory itself.
+        #: The path relative to the watched directory, with a trailing slash. Empty for the watched directory itself.
         self.relative = relative
         self.identity = identity
         self.parent = parent
         self.files: dict[str, int] = {}
         self.directories: dict[str, _DirectorySnapshot] = {}
-        #: The names of all links, whatever their targets.
+        #: The names of all links, no matter where they lead.
         self.links: set[str] = set()
-        #: The names of links, including ignored ones, to directories outside, which are not followed.
+        #: The names of links to directories outside the roots, which are not followed. This includes ignored links.
         self.unfollowed: set[str] = set()
-        #: Number of names that are skipped because they are not UTF-8.
+        #: The number of names that are skipped because they are not UTF-8.
         self.undecodable: int = 0
 
     def is_inside(self, real: str) -> bool:
-        """Return whether this directory is at or below ``real``, so that a link to ``real`` in it would be a loop."""
+        """Return whether this directory is at or below ``real``.
+
+        If it is, a link in it that leads to ``real`` would be a loop.
+        """
         above: _DirectorySnapshot | None = self
         while above is not None and above.real:
             if _is_within(above.real, (real,)):
@@ -375,18 +389,19 @@ class _DirectorySnapshot:
 class _SnapshotIndex:
     """All known directories and links. The entries of ``top`` are the watched paths.
 
-    It reads the disk only to resolve links.
+    This class reads from the disk only to resolve links.
     """
 
     def __init__(self) -> None:
         self.top = _DirectorySnapshot("", "", "")
-        #: True if a link was created or replaced since this was last reset.
+        #: True if a link has been created or replaced since this attribute was last reset.
         self.links_changed = False
-        #: The real paths below which links may point.
+        #: The real paths below which the targets of links must be.
         self.allowed: tuple[str, ...] = ("/",)
-        # Snapshots by real path. A list has two items if links lead to one directory in two ways.
+        # Snapshots by real path. There are several for a path if the directory can be reached in several ways through
+        # links.
         self._by_real_path: dict[str, list[_DirectorySnapshot]] = {}
-        # Directories that contain links, including broken ones. The target of a link may change without a hint.
+        # Directories that contain links, including broken ones. A link's target may change without a hint.
         self._with_links: set[_DirectorySnapshot] = set()
         self._with_unfollowed: set[_DirectorySnapshot] = set()
 
@@ -399,7 +414,7 @@ class _SnapshotIndex:
         return {directory.real for directory in self.top.directories.values()}
 
     def links(self) -> list[tuple[_DirectorySnapshot, str]]:
-        """Return all links, each as its directory and its name."""
+        """Return all links, each as a pair of its directory and its name."""
         return [(directory, name) for directory in self._with_links for name in directory.links]
 
     def unfollowed_links(self) -> set[str]:
@@ -413,7 +428,7 @@ class _SnapshotIndex:
         return sum(directory.undecodable for directories in self._by_real_path.values() for directory in directories)
 
     def entries_for(self, real: str) -> list[tuple[_DirectorySnapshot, str]]:
-        """Return the entries to check for a change at ``real``: those in its nearest known directory."""
+        """Return the entries to check for a change at ``real``, which are in the nearest known directory."""
         while real != "/":
             parent, _, name = real.rpartition("/")
             real = parent or "/"
@@ -433,7 +448,7 @@ class _SnapshotIndex:
                 self._with_links.remove(directory)
 
     def note_unfollowed(self, directory: _DirectorySnapshot, name: str, *, link: bool) -> bool:
-        """Record and return whether an entry, which is a directory or leads to one, is a link that is not followed."""
+        """Record and return whether an entry that is a directory, or leads to one, is a link that is not followed."""
         unfollowed = link and not _is_within(os.path.realpath(directory.prefix + name), self.allowed)
         self._set_unfollowed(directory, name, unfollowed=unfollowed)
         return unfollowed
@@ -451,7 +466,7 @@ class _SnapshotIndex:
         (self._with_unfollowed.add if directory.unfollowed else self._with_unfollowed.discard)(directory)
 
     def add(self, directory: _DirectorySnapshot, name: str, identity: tuple[int, int]) -> bool:
-        """Add the directory of an entry. Returns False if it is already known, or would be a loop."""
+        """Add an entry's directory. Return False if it is already known or would cause a loop."""
         is_root, link = directory is self.top, name in directory.links
         path = directory.prefix + name
         real = os.path.realpath(path) if link or is_root else os.path.join(directory.real, name)
@@ -461,7 +476,7 @@ class _SnapshotIndex:
         if link and directory.is_inside(real):
             return False
         if known:
-            # A different directory under the same name. Their contents are compared file by file.
+            # This is a different directory with the same name. The contents of the two are compared file by file.
             self._by_real_path[known.real].remove(known)
             known.real, known.identity = real, identity
         else:
@@ -472,7 +487,7 @@ class _SnapshotIndex:
         return True
 
     def remove(self, directory: _DirectorySnapshot, name: str) -> list[_DirectorySnapshot]:
-        """Remove the directory of an entry and all directories below it. Returns the removed snapshots."""
+        """Remove an entry's directory and all directories below it. Return the removed snapshots."""
         removed: list[_DirectorySnapshot] = []
         pending = [directory.directories.pop(name)]
         while pending:
@@ -509,17 +524,17 @@ def _is_text(name: str) -> bool:
 class WatchSet:
     """The directories and entries to watch, as real paths."""
 
-    #: Directories to watch recursively, and directories to watch without their subdirectories.
+    #: Directories to watch recursively (``deep``) and without their subdirectories (``flat``).
     deep: frozenset[str]
     flat: frozenset[str]
     #: The flat directories in which every entry matters. In the others, only ``entries`` matter.
     whole: frozenset[str]
-    #: Entries that determine where the watched paths lead, except those inside ``deep``.
+    #: The entries that determine where the watched paths lead, except those inside ``deep`` directories.
     entries: frozenset[str]
 
 
 def _avoiding(index: _SnapshotIndex, holes: Collection[str]) -> tuple[set[str], set[str]]:
-    """Return directories to watch recursively, and flat ones, so that no recursive watch contains one of ``holes``."""
+    """Return the deep and flat directories to watch, so that no deep (recursive) watch contains any of ``holes``."""
     deep, whole, pending = set[str](), set[str](), list(_outermost(index))
     while pending:
         each = pending.pop()
@@ -536,7 +551,7 @@ def _avoiding(index: _SnapshotIndex, holes: Collection[str]) -> tuple[set[str], 
 
 
 def _outermost(index: _SnapshotIndex) -> set[str]:
-    """Return the outermost directories to watch recursively: roots and targets of links."""
+    """Return the outermost directories to watch recursively, which are roots and targets of links."""
     linked = {directory.directories[name].real for directory, name in index.links() if name in directory.directories}
     every = index.real_roots() | linked
     return {each for each in every if not any(_is_below(each, other) for other in every)}
@@ -547,19 +562,19 @@ def _is_below(path: str, directory: str) -> bool:
 
 
 def may_read(directory: str) -> bool:
-    """Return whether this process may list ``directory``, which a watch on it requires."""
+    """Return whether this process is allowed to list ``directory``, which watching it requires."""
     return os.access(directory, os.R_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _unwatchable_below(directories: Iterable[str], but: Container[str]) -> set[str]:
-    """Return the directories at or below ``directories`` that may not be read or whose names are not UTF-8.
+    """Return the directories at or below ``directories`` that we may not read, or whose names are not UTF-8.
 
-    Links are followed as `awatch` follows them. Paths in ``but`` are left out.
+    Links are followed in the same way as by `awatch`. Paths in ``but`` are left out.
 
-    `awatch` gives up the entire tree if one directory may not be read. With ``ignore_permission_denied``, it skips
-    every later directory, and also hides every other error. A name that is not UTF-8 ends `awatch`. Opening a directory
-    with such a name causes a report with that name, so each new watch would end itself. This function therefore finds
-    both kinds of directory, and the watches avoid them.
+    `awatch` gives up on the entire tree if it may not read one of the directories. With ``ignore_permission_denied``,
+    it skips every later directory and also hides all other errors. A report with a name that is not UTF-8 ends
+    `awatch`. Opening a directory with such a name causes such a report, so every new watch would end itself. We
+    therefore find both kinds of directory here, so that the watches can avoid them.
     """
     found: set[str] = set()
     entered: set[tuple[int, int]] = set()
@@ -576,7 +591,7 @@ def _unwatchable_below(directories: Iterable[str], but: Container[str]) -> set[s
         except PermissionError:
             found.add(directory)
         except OSError:
-            # The directory was deleted, so no watch can fail at it.
+            # The directory has been deleted, so no watch can fail because of it.
             continue
     return found
 
@@ -587,7 +602,7 @@ def _inner(directory: str) -> Iterator[str]:
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
-    """Return whether ``entry`` is a directory or leads to one. Watches skip links that cannot be followed."""
+    """Return whether ``entry`` is a directory or a link to one. Watches skip links that cannot be followed."""
     try:
         return entry.is_dir()
     except OSError:
@@ -596,10 +611,10 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 def entries_on_the_way(path: str) -> set[str]:
-    """Return the entries that determine which file the absolute ``path`` names: its links, and its last entry.
+    """Return the entries that determine which file an absolute path refers to: links on the way, and its last entry.
 
-    Each entry is returned with the real path of its directory, which is the directory to watch. If an entry on the way
-    is missing, the later ones are left out.
+    The path of each entry includes the real path of its directory, which is the directory to watch. If an entry on the
+    way is missing, the ones after it are left out.
     """
     found: set[str] = set()
     here, rest = "/", deque(_parts(path))
@@ -639,10 +654,10 @@ def _target(entry: str) -> str | None:
 
 
 class Rules:
-    """Globs for paths below a watched directory. The path of the watched directory itself is never matched.
+    """Globs for paths below a watched directory. They never match against the path of the watched directory itself.
 
-    A glob without a slash is matched against each name. A glob with a slash is matched against the whole path below the
-    watched directory. If a directory is ignored, all its contents are ignored.
+    A glob without a slash is matched against each name in the path. A glob with a slash is matched against the whole
+    path below the watched directory. If a directory is ignored, all its contents are ignored.
 
     Raises:
         InvalidPattern: if a glob cannot be parsed. The message names the position.
@@ -657,7 +672,7 @@ class Rules:
         return self._ignore.match(name, relative)
 
     def wants(self, name: str, relative: str) -> bool:
-        """Return whether a file that is not ignored matches the globs to include."""
+        """Return whether a file that is not ignored matches the include globs."""
         return not self._include or self._include.match(name, relative)
 
 

@@ -1,6 +1,6 @@
 """The file of an inbox: the accepted requests and their results.
 
-Opening the inbox requires only the file. Delivering from it requires the lock, which only one process has at a time.
+Any process can open the inbox and add to it, but only the process that holds the lock can deliver from it.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _log = logging.getLogger("lifecycle.sources")
 #: The queue of webhooks, in a file that may also contain other queues.
 WEBHOOKS = Queue("webhook")
 
-#: The maximum number of characters of a stored error.
+#: The maximum number of characters in a stored error.
 _LONGEST_ERROR = 1000
 
-#: The maximum number of messages per read of the file.
+#: The maximum number of messages to read from the file at a time.
 _BATCH = 50
 
 
 class Message(NamedTuple):
-    """An accepted request that must be delivered."""
+    """An accepted request that has yet to be delivered."""
 
     id: int
     event: WebhookEvent
@@ -46,18 +46,18 @@ class Message(NamedTuple):
 
 
 def lock_path(path: str | os.PathLike[str]) -> str:
-    """Return the path of the lock for the process that delivers from the file at ``path``. Links are resolved."""
+    """Return the path of the lock that a process must hold to deliver from the file at ``path``. Links are resolved."""
     return f"{os.path.realpath(path)}-lock"
 
 
 def packed(event: WebhookEvent) -> bytes:
-    """Return ``event`` as a line of JSON, followed by the unchanged body."""
+    """Return ``event`` as bytes: a line of JSON, followed by the unchanged body."""
     head = json.dumps([event.method, event.path, event.headers, event.query, event.id])
     return head.encode() + b"\n" + event.body
 
 
 def unpacked(message: bytes) -> WebhookEvent:
-    """Return the event that was `packed`.
+    """Return the event that `packed` turned into ``message``.
 
     Raises:
         ValueError: if ``message`` does not have that form.
@@ -73,7 +73,7 @@ def unpacked(message: bytes) -> WebhookEvent:
 
 
 def stored_error(error: BaseException) -> str:
-    """Return the text of an error that is stored with its message."""
+    """Return the text of an error in the form in which it is stored with its message."""
     return error_text(error)[:_LONGEST_ERROR]
 
 
@@ -107,24 +107,25 @@ class InboxStore:
                 self._lock.release()
 
     def take_lock(self) -> bool:
-        """Take the lock. Returns False if another process delivers from this file."""
+        """Try to take the lock. Return False if another process is delivering from this file."""
         return self._lock.take()
 
     def has_lock(self) -> bool:
-        """Return whether this process has the lock. If the lock file was deleted, try to take the lock again."""
+        """Return whether this process holds the lock. If the lock file was deleted, try to take the lock again."""
         if self._lock.is_there():
             return True
         _log.error(
-            "the lock %s was deleted; another process may have delivered from the same file in the meantime",
+            "the lock %s was deleted, so another process may have delivered from the same file in the meantime",
             self._lock.path,
         )
         self._lock.release()
         return self._lock.take()
 
     async def accept(self, event: WebhookEvent, key: str, *, ours: bool) -> int | None:
-        """Store ``event`` on disk and return its number. Returns None if it is already stored.
+        """Store ``event`` on disk and return its number, or None if it is already stored.
 
-        ``ours`` means that this process delivers it immediately. Otherwise, the process with the lock finds it.
+        If ``ours`` is true, this process delivers the event itself. Otherwise, the process that holds the lock finds it
+        in the file.
         """
         message, name, now, remember = packed(event), _storable(key), self._journal.time(), self._dedupe
         leased = math.inf if ours else 0.0
@@ -137,7 +138,7 @@ class InboxStore:
         await self._journal.run(WEBHOOKS.release_all)
 
     async def due(self) -> tuple[list[Message], float]:
-        """Return the oldest messages that are free and due, and the seconds until more may be due.
+        """Return the oldest messages that are free and due, and the number of seconds until more may be due.
 
         A message that cannot be read becomes a dead letter.
         """
@@ -155,20 +156,20 @@ class InboxStore:
         return await self._journal.run(look)
 
     async def counts(self) -> dict[str, int]:
-        """Return the number of messages that wait or are being delivered, and the number of dead letters."""
+        """Return how many messages are waiting, how many are being delivered, and how many are dead letters."""
         return await self._journal.run(WEBHOOKS.counts)
 
     async def done(self, numbers: list[int]) -> None:
-        """Store that these messages were handled."""
+        """Record that these messages were handled."""
         await self._journal.run(lambda db: WEBHOOKS.done(db, *numbers))
 
     async def retry(self, number: int, delay: float, error: str) -> None:
-        """Store that a message failed, and is due again after ``delay`` seconds."""
+        """Record that a message failed and is due again after ``delay`` seconds."""
         due, text = self._journal.time() + delay, _storable(error)
         await self._journal.run(lambda db: WEBHOOKS.retry(db, number, due=due, error=text))
 
     async def discard(self, number: int, error: str) -> None:
-        """Store that a message failed for the last time, and is now a dead letter."""
+        """Record that a message failed for the last time and is now a dead letter."""
         text = _storable(error)
         await self._journal.run(lambda db: WEBHOOKS.discard(db, number, error=text))
 

@@ -1,8 +1,9 @@
-"""A terminal prompt with prompt_toolkit. This module is imported when a prompt is shown.
+"""A terminal prompt based on prompt_toolkit. This module is imported only when a prompt is shown.
 
-Ctrl+C sends SIGINT, as in any program. If prompt_toolkit handled it as a key, it could not end a program whose loop is
-blocked. The program's output appears above the prompt. prompt_toolkit's own ``patch_stdout`` is not used, because it
-runs a thread that sleeps between writes, creates tasks that are never awaited, and keeps the stdout of its first use.
+Ctrl+C sends SIGINT, as in any program. If prompt_toolkit handled it as a key, it could not interrupt a program whose
+event loop is blocked. The program's output appears above the prompt. We don't use prompt_toolkit's own
+``patch_stdout``, because it runs a thread that sleeps between writes, creates tasks that are never awaited, and keeps
+using whatever stdout was when it was first used.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ _log = logging.getLogger("lifecycle.sources")
 async def prompt_session(
     prompt: str, commands: CommandSet, history: Path | None, toolbar: str | Callable[[], str] | None
 ) -> AsyncGenerator[PromptSession]:
-    """Open a session for a block. Text that is printed or logged in the meantime appears above the prompt."""
-    # A new session, because prompt_toolkit's default session keeps the stdout of its first use.
+    """Open a prompt session. Text printed or logged inside the ``with`` block appears above the prompt."""
+    # Create a new session, because prompt_toolkit's default session keeps using whatever stdout was when it was first
+    # used.
     with create_app_session(**_terminal()):
         session: ToolkitSession[str] = ToolkitSession(
             prompt,
@@ -91,7 +93,7 @@ class PromptSession:
             return None
 
     def clear_line(self) -> bool:
-        """Clear the typed text. Returns False if there was none."""
+        """Clear the typed text. Return False if there was none."""
         buffer = self._session.default_buffer
         if not buffer.text:
             return False
@@ -142,7 +144,7 @@ def _terminal() -> dict[str, Any]:
 if sys.platform != "win32":
 
     class _Screen(Vt100_Output):
-        """An output that does not query the cursor position, because the answer can take a second, even on exit."""
+        """An output that does not query the cursor position. Waiting for the reply can take a second, even on exit."""
 
         def get_rows_below_cursor_position(self) -> int:
             return 1  # scrolling makes space for more rows
@@ -159,7 +161,10 @@ if sys.platform != "win32":
             return _AsBefore(self.fileno(), self._modes)
 
     class _AsBefore(raw_mode):
-        """The terminal mode from before the prompt, for output above it and while the process is stopped."""
+        """The terminal mode from before the prompt was shown.
+
+        It is used for output above the prompt and while the process is stopped.
+        """
 
         def __init__(self, fd: int, modes: list[Any]) -> None:
             super().__init__(fd)
@@ -198,7 +203,7 @@ def _modes(fd: int) -> list[Any]:
 
 @asynccontextmanager
 async def _output_above() -> AsyncGenerator[None]:
-    """Print the output of stdout, stderr and their log handlers above the prompt during a block."""
+    """Within the ``with`` block, print everything written to stdout, stderr and their log handlers above the prompt."""
     above = _Above(sys.stdout)
     try:
         with _redirected(cast("TextIO", above)):
@@ -223,19 +228,21 @@ def _redirected(file: TextIO) -> Generator[None]:
 
 
 class _Above:
-    """A text file that prints its lines above the prompt of the current session. Any thread can write without waiting.
+    """A text file that prints its lines above the prompt of the current session.
 
-    A line is shown when it is complete, because the prompt cannot be drawn after an incomplete line.
+    Any thread can write to it without waiting.
+
+    A line is not shown until it is complete, because the prompt cannot be drawn after an incomplete line.
     """
 
     def __init__(self, terminal: TextIO) -> None:
         self._terminal = terminal
         self._loop = asyncio.get_running_loop()
         self._output = get_app_session().output
-        # Tasks that other threads create need the same session.
+        # Tasks created by other threads need the same session.
         self._context = contextvars.copy_context()
-        # Any thread appends to it, and the loop's thread empties it. It has no lock, because a signal handler may also
-        # print.
+        # Any thread may append to this queue, and the loop's thread empties it. There is no lock, because a signal
+        # handler may print as well.
         self._pieces: deque[str] = deque()
         self._printing: asyncio.Task[None] | None = None
         self._finished = False
@@ -257,7 +264,10 @@ class _Above:
         return len(text)
 
     def flush(self) -> None:
-        """Flush the terminal after the end of the session. During it, do nothing: complete lines are printed anyway."""
+        """Flush the terminal once the session has ended.
+
+        During the session, do nothing, because complete lines are printed anyway.
+        """
         if self._finished:
             self._terminal.flush()
 
@@ -273,7 +283,7 @@ class _Above:
             self._printing = self._loop.create_task(self._print(), context=self._context)
 
     async def _print(self) -> None:
-        """Print complete lines, as many as possible at a time, until none is left."""
+        """Print complete lines, as many as possible at a time, until none are left."""
         while True:
             lines, ending, rest = self._take().rpartition("\n")
             if rest:

@@ -26,30 +26,30 @@ class BaseSource:
     """A source with a buffer, for events from callbacks and other threads. Use it directly or as a base class.
 
     Events are delivered in the order in which they were emitted. ``close()`` ends the source: buffered events are still
-    delivered, and callers that wait in ``emit`` get `SourceClosed`. Call all methods except `emit_threadsafe` in the
-    thread of the loop.
+    delivered, and callers waiting in ``emit`` get `SourceClosed`. Call all methods except `emit_threadsafe` from the
+    event loop's thread.
 
     Args:
-        name: Name of the source in messages and states.
-        buffer: The maximum number of events that wait for the router.
+        name: The source's name in messages and states.
+        buffer: The maximum number of events waiting for the router.
 
     Raises:
-        ValueError: if ``buffer`` is below 1.
+        ValueError: if ``buffer`` is less than 1.
     """
 
     def __init__(self, name: str, *, buffer: int = 10) -> None:
         if buffer < 1:
-            raise ValueError(f"buffer={buffer!r} cannot hold any event; give 1 or more")
+            raise ValueError(f"buffer={buffer!r} cannot hold any events; use 1 or more")
         self.name = name
         self._buffer = buffer
         self._closed = False
-        # Never longer than the buffer, because an event that does not fit stays with its caller. An event that had to
-        # wait is stored with its waiter.
+        # This never exceeds the buffer size, because an event that does not fit stays with its caller. An event that
+        # had to wait is stored with its waiter.
         self._events: deque[tuple[Topical, _Waiter | None]] = deque()
-        # Events that wait for space, in order. Empty while the buffer has space.
+        # Events waiting for space, in order. Empty while the buffer has space.
         self._waiting: deque[tuple[Topical, _Waiter]] = deque()
         self._wake = asyncio.Event()
-        # Set when the source is first used in a loop, so that threads may emit before it runs.
+        # Set when the source is first used in a loop, so that threads can emit events before the source runs.
         self._loop = _running_loop()
 
     def __repr__(self) -> str:
@@ -58,11 +58,11 @@ class BaseSource:
     async def emit(self, event: Topical) -> None:
         """Put ``event`` into the buffer. Wait while the buffer is full.
 
-        A cancellation during the wait withdraws ``event``. If it has already been delivered, this method returns, and
-        the cancellation takes effect at the next await.
+        If the call is cancelled while waiting, ``event`` is withdrawn. If it has already been delivered, this method
+        returns, and the cancellation takes effect at the next await.
 
         Raises:
-            SourceClosed: if the source is closed, or closes during the wait. ``event`` was not accepted.
+            SourceClosed: if the source is closed or closes while this method is waiting. ``event`` was not accepted.
         """
         if not self.try_emit(event):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -75,7 +75,7 @@ class BaseSource:
                 cancel_later(error)
 
     def try_emit(self, event: Topical) -> bool:
-        """Put ``event`` into the buffer if there is space. Returns whether the event was accepted.
+        """Put ``event`` into the buffer if there is space, and return whether there was.
 
         Raises:
             SourceClosed: if the source is closed.
@@ -89,30 +89,34 @@ class BaseSource:
         return True
 
     def emit_threadsafe(self, event: Topical) -> None:
-        """Put ``event`` into the buffer from another thread. The thread is blocked while the buffer is full.
+        """Put ``event`` into the buffer from another thread. This blocks the thread while the buffer is full.
 
         Raises:
-            SourceClosed: if the source is closed, or stops before it has accepted ``event``.
-            RuntimeError: if called in the thread of the loop, which would wait for itself, or before a loop runs the
-                source.
+            SourceClosed: if the source is closed or stops before it has accepted ``event``.
+            RuntimeError: if called from the event loop's thread, which would deadlock, or before the source has been
+                used in a loop.
         """
         loop, waiter = self._loop, concurrent.futures.Future[None]()
         if loop is None:
-            raise RuntimeError(f"{self!r} does not run in a loop yet, so threads cannot emit; run the router first")
+            raise RuntimeError(
+                f"{self!r} is not running in a loop yet, so threads cannot emit events; run the router first"
+            )
         if loop is _running_loop():
-            raise RuntimeError("emit_threadsafe() was called in the thread of the loop; use emit() or try_emit() there")
+            raise RuntimeError(
+                "emit_threadsafe() was called from the event loop's thread; use emit() or try_emit() there"
+            )
         try:
             loop.call_soon_threadsafe(self._accept, event, waiter)
         except RuntimeError:
             raise self._refusal(event) from None
         while not concurrent.futures.wait([waiter], timeout=1).done:
-            # If the loop was closed in the meantime, it never ran `_accept`.
+            # If the loop has been closed in the meantime, it never ran `_accept`.
             if loop.is_closed():
                 raise self._refusal(event)
         waiter.result()
 
     def close(self) -> None:
-        """End the source after the buffered events are delivered. Further calls do nothing."""
+        """End the source once the buffered events have been delivered. Further calls do nothing."""
         self._closed = True
         self._refuse(lambda _: True)
         self._wake.set()
@@ -128,11 +132,11 @@ class BaseSource:
                     self._wake.clear()
                     await self._wake.wait()
         finally:
-            # The owner of a waiting task cancels it, but a thread would wait indefinitely.
+            # A waiting task is cancelled by its owner, but a waiting thread would never wake up.
             self._refuse(lambda waiter: isinstance(waiter, concurrent.futures.Future))
 
     def _take(self) -> Topical:
-        """Remove and return the oldest event. The event that has waited longest takes its place."""
+        """Remove and return the oldest event. The event that has been waiting longest takes its place in the buffer."""
         event, _ = self._events.popleft()
         self._fill()
         return event
@@ -146,7 +150,7 @@ class BaseSource:
                 waiter.set_result(None)
 
     def _take_back(self, waiter: asyncio.Future[None]) -> bool:
-        """Remove the waiting or buffered event of ``waiter``. Returns False if it has been delivered or refused."""
+        """Remove the waiting or buffered event of ``waiter``. Return False if it has been delivered or refused."""
         for events in (self._waiting, self._events):
             for place, (_, each) in enumerate(events):
                 if each is waiter:

@@ -1,9 +1,9 @@
-"""Events for added, modified and deleted files, from the system's reports through `watchfiles.awatch`, or from polling.
+"""Events for added, modified and deleted files, based on notifications through `watchfiles.awatch` or on polling.
 
-This module fills gaps that `awatch` leaves. `awatch` does not report that the kernel's queue overflowed, that a
-directory was created again, or that files changed inside a directory before its watch existed. This module therefore
-scans each new directory, and compares all files after a flood of reports. It opens the watches again when a directory
-or link on which they depend is replaced.
+This module fills some gaps that `awatch` leaves. `awatch` does not report that the kernel's queue overflowed, that a
+watched directory was deleted and created again, or that files changed inside a directory before its watch existed. We
+therefore scan each new directory, and compare all files after a flood of reports. When a directory or link on which the
+watches depend is replaced, we open them again.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ __all__ = ["DEFAULT_IGNORES", "FileWatchSource"]
 
 _log = logging.getLogger("lifecycle.sources")
 
-# Seconds after which a new directory is read again, because files may have been written before its watch existed.
+# A new directory is read again after each of these delays, in seconds, because files may have been written before its
+# watch existed.
 _AGAIN = (0.02, 0.1, 0.5, 2.0)
-# The kernel's queue overflows silently at 16,384 reports. After `_MANY` hints, all files are compared `_MOMENT` seconds
-# later.
+# The kernel's queue overflows silently at 16,384 reports. Once there have been `_MANY` hints, all files are compared
+# after `_MOMENT` seconds.
 _MANY = 2048
 _MOMENT = 1.0
-# The minimum time between two reopenings of the watches, as a multiple of the time that one takes.
+# The minimum time between reopening the watches twice, as a multiple of the time that reopening them takes.
 _SHARE = 5
-# The maximum number of consecutive attempts to open watches while the directories to watch keep changing.
+# How many times in a row to try opening the watches if the directories to watch keep changing.
 _ATTEMPTS = 5
 
-# The step, in milliseconds, for the surroundings of watched directories: the directories themselves, and links on the
-# way to them.
+# The step, in milliseconds, for changes that affect the watched directories themselves or links on the way to them.
 _UNHURRIED_MS = 50
 
-# The beginning of the error that watchfiles raises for a name that is not UTF-8.
+# How the error message begins that watchfiles raises for a name that is not UTF-8.
 _UNDECODABLE = "Unable to decode path"
 
 _LIMITS = {
@@ -65,24 +65,24 @@ class FileWatchSource:
     """Sends a `FileEvent` for every file at or below ``paths`` that is added, modified or deleted.
 
     Each path must exist when the source starts. Later, a path may be replaced, or deleted and created again, and links
-    on the way to it may change. Events have absolute paths, below each path as you gave it (links are not resolved).
-    Several changes to a file within one ``step`` become one event with their net effect. A file that was created and
-    deleted again causes no event. Directories cause no events, but the files in them do.
+    on the way to it may change. Events have absolute paths that begin with a path as you specified it (links are not
+    resolved). Several changes to a file within one ``step`` are combined into one event with their net effect. A file
+    that was created and deleted again causes no event. Nor do directories, but the files in them do.
 
-    Files whose names are not UTF-8 are skipped, which is logged once. While such a file is being written, other changes
-    may be reported up to a second late.
+    Files whose names are not UTF-8 are skipped, and a message about this is logged once. While such a file is being
+    written, other changes may be reported up to a second late.
 
     Args:
-        paths: The files and directories to watch, at least one.
+        paths: The files and directories to watch. At least one is required.
         recursive: Whether to watch all subdirectories, including those created later.
-        include: Globs. If given, only files that match one of them are reported. A glob without a slash is matched
-            against the name of a file. A glob with a slash is matched against its path below the watched directory.
+        include: Globs. If you pass any, only files that match one of them are reported. A glob without a slash is
+            matched against a file's name. A glob with a slash is matched against its path below the watched directory.
             ``*`` matches within one name, and ``**`` matches any number of directories.
         ignore: Globs for files and directories to ignore, including everything inside these directories. The ``paths``
             themselves are never ignored.
         filter: Called with the change and the path. If it returns false, no event is sent.
-        step: Seconds to wait for more changes before they are reported, rounded to milliseconds.
-        follow_links: Whether to follow links to directories outside of ``paths``. Links to files, and to directories
+        step: Seconds to wait for more changes before reporting them, rounded to milliseconds.
+        follow_links: Whether to follow links to directories outside ``paths``. Links to files, and to directories
             inside ``paths``, are always followed.
         poll: Seconds between scans of all files, for file systems without notifications (NFS, WSL, some container
             mounts). By default, the system's notifications are used.
@@ -104,10 +104,10 @@ class FileWatchSource:
         poll: Duration | None = None,
     ) -> None:
         if not paths:
-            raise ValueError('FileWatchSource() has no path to watch; give one, such as "src" or "."')
+            raise ValueError('FileWatchSource() has no paths to watch; pass at least one, such as "src" or "."')
         if filter is not None and not callable(filter):
-            raise TypeError(f"filter={filter!r} is not callable; give a function that takes a change and a path")
-        # Made absolute now, because the program may change its working directory later.
+            raise TypeError(f"filter={filter!r} is not callable; pass a function that takes a change and a path")
+        # Make the paths absolute now, because the program may change its working directory later.
         self.paths: tuple[Path, ...] = tuple(Path(os.path.abspath(path)) for path in paths)  # noqa: PTH100  # links are not resolved
         self.name: str = f"files {', '.join(str(path) for path in paths)}"
         self._filter = filter
@@ -116,10 +116,10 @@ class FileWatchSource:
         self._recursive = recursive
         self._follow_links = follow_links
         self._rules = Rules(include, ignore)
-        # Kept when the source fails, so that a restart reports the changes since then.
+        # We keep this if the source fails, so that it can report what has changed in the meantime once it is restarted.
         self._tree: Tree | None = None
         self._changes: _WatchedChanges | _PolledChanges | None = None
-        # Changes that were found and not yet sent.
+        # Changes found but not yet sent.
         self._pending: deque[tuple[str, Change]] = deque()
 
     def __repr__(self) -> str:
@@ -127,11 +127,11 @@ class FileWatchSource:
 
     @property
     def skipped(self) -> int:
-        """Number of names in the watched directories that are currently skipped because they are not UTF-8."""
+        """The number of names in the watched directories that are currently skipped because they are not UTF-8."""
         return 0 if self._tree is None else self._tree.skipped
 
     async def __aenter__(self) -> Self:
-        """Set up the watches. Every later change is sent.
+        """Set up the watches. Every change from then on is sent.
 
         Raises:
             FileNotFoundError: if a path does not exist.
@@ -185,7 +185,7 @@ class FileWatchSource:
                 raise FileNotFoundError(errno.ENOENT, reason, str(path))
             watched = path if path.is_dir() else path.resolve().parent
             if not may_read(str(watched)):
-                reason = "this process may not read the directory, and so cannot watch it; change its mode or its owner"
+                reason = "this process may not read the directory, so it cannot watch it; change its mode or its owner"
                 raise PermissionError(errno.EACCES, reason, str(watched))
         roots = [str(path) for path in self.paths]
         tree = Tree(roots, self._rules, recursive=self._recursive, follow_links=self._follow_links)
@@ -218,23 +218,24 @@ class _PolledChanges:
 
 
 class _WatchedChanges:
-    """Changes found by following the system's reports, collected over ``step`` seconds."""
+    """Changes found by following up the system's reports, which are collected over ``step`` seconds."""
 
     def __init__(self, tree: Tree, step: float) -> None:
         self._tree = tree
         self._step = in_seconds("step", step, finite=True)
         self._watch: _Watch | None = None
-        # The directories to read again: sets of real paths, each with the time at which it is due. Not sorted.
+        # The directories to read again: sets of real paths, each with the time at which it is due, in no particular
+        # order.
         self._due: list[tuple[float, set[str]]] = []
         # The number of hints since the last full comparison was scheduled.
         self._hints = 0
-        # True if the watches were opened again and have not reported anything yet.
+        # True if the watches have been opened again and have not reported anything yet.
         self._unproven = False
-        # The earliest time at which the watches may be opened again after a name that is not UTF-8.
+        # The earliest time at which the watches may be opened again because of a name that is not UTF-8.
         self._next_open = 0.0
 
     async def open(self) -> None:
-        """Open the watches, then compare all files. No later change is missed.
+        """Open the watches, then compare all files, so that no change from then on is missed.
 
         Raises:
             OSError: if the watches cannot be opened. The message names the limit that was reached.
@@ -245,10 +246,10 @@ class _WatchedChanges:
             await self.close()
 
     async def next(self) -> Mapping[str, Change]:
-        """Wait for reports or for the next scheduled scan. Returns the changes since the last call, if any.
+        """Wait for reports or for the next scheduled scan. Return the changes since the last call, if any.
 
         Raises:
-            OSError: if the watches broke and cannot be opened again.
+            OSError: if the watches have failed and cannot be opened again.
         """
         assert self._watch is not None, "it is open"
         now = asyncio.get_running_loop().time
@@ -277,7 +278,10 @@ class _WatchedChanges:
             await watch.close()
 
     async def _open_once(self, *, last: bool) -> bool:
-        """Open the watches for the known directories, and compare. Returns whether they cover the directories found."""
+        """Open watches for the known directories, and compare all files.
+
+        Return whether the watches cover all directories found.
+        """
         watch_set = await asyncio.to_thread(self._tree.watch_set)
         self._watch = _Watch(watch_set, step=self._step)
         try:
@@ -288,7 +292,7 @@ class _WatchedChanges:
             await asyncio.to_thread(self._tree.find_unwatchable)
             return False
         except _WatchBroken:
-            # An entry was deleted between the scan and the start of the watch.
+            # An entry was deleted after the scan, before the watch started.
             if last:
                 raise
             await asyncio.to_thread(self._tree.compare)
@@ -305,15 +309,15 @@ class _WatchedChanges:
         await self.open()
 
     async def _reopen(self) -> None:
-        """Open the watches again after a name that is not UTF-8, and compare.
+        """Open the watches again after a report with a name that is not UTF-8, and compare all files.
 
-        If such names keep appearing, this happens once per second, or less often if it takes long.
+        If such names keep appearing, this happens only once per second, or less often if it takes long.
         """
         now = asyncio.get_running_loop().time
         await self.close()
         await asyncio.sleep(self._next_open - now())
         began = now()
-        # If the name belongs to a directory, a watch on any directory above it would report it repeatedly.
+        # If the name is that of a directory, a watch on any directory above would report it again and again.
         await asyncio.to_thread(self._tree.find_unwatchable)
         await self.open()
         self._next_open = now() + max(_MOMENT, _SHARE * (now() - began))
@@ -331,7 +335,7 @@ class _WatchedChanges:
         return set[str]().union(*due)
 
     def _schedule(self, hints: int, now: float) -> bool:
-        """Schedule the directories to read again. Returns whether new directories were found."""
+        """Schedule directories to be read again. Return whether new directories were found."""
         self._hints += hints
         if self._hints >= _MANY:
             self._hints = 0
@@ -345,11 +349,11 @@ class _WatchedChanges:
 
 
 class _WatchBroken(OSError):
-    """Raised if watches have ended or are incomplete. Open new ones, and compare."""
+    """Raised if the watches have ended or are incomplete. Open new ones, and compare all files."""
 
 
 class _NameNotText(_WatchBroken):
-    """Raised if a file whose name is not UTF-8 has changed. The watches report nothing more."""
+    """Raised if a file whose name is not UTF-8 has changed. After that, the watches report nothing more."""
 
 
 class _Watch:
@@ -359,8 +363,8 @@ class _Watch:
         self.watch_set = watch_set
         self._step_ms = max(1, round(step * 1000))
         self._batches: list[AsyncGenerator[set[tuple[RawChange, str]], None]] = []
-        # The tasks that wait for the next batch, each with the number of its watch. The thread of a watch waits in the
-        # kernel until a change occurs.
+        # The tasks waiting for the next batch of reports, each with the number of its watch. Each watch has a thread,
+        # which waits in the kernel until a change occurs.
         self._pending: dict[asyncio.Task[set[tuple[RawChange, str]]], int] = {}
 
     async def open(self) -> None:
@@ -372,8 +376,8 @@ class _Watch:
         from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]  # its type hints need trio
 
         wanted = self.watch_set
-        # The surroundings of watched directories rarely change. Frequent checks there would slow down the checks inside
-        # the directories.
+        # Outside the watched directories, the relevant entries rarely change. Checking them frequently would slow down
+        # the checks inside the directories.
         flat_step = max(self._step_ms, _UNHURRIED_MS) if wanted.deep and not wanted.whole else self._step_ms
         for paths, recursive, step in ((wanted.deep, True, self._step_ms), (wanted.flat, False, flat_step)):
             if paths:
@@ -381,25 +385,26 @@ class _Watch:
                     *sorted(paths),
                     watch_filter=None if recursive else self._concerns,
                     step=step,
-                    # While files keep changing, report every two steps. A debounce window counts a longer gap as quiet.
+                    # While files keep changing, report every two steps. With a longer interval, a debounce would take
+                    # the gap between reports for the end of a burst.
                     debounce=step,
                     recursive=recursive,
-                    # True would also hide every other error, such as a limit that was reached.
+                    # True would also hide every other error, such as reaching a limit.
                     ignore_permission_denied=False,
                 )
                 self._batches.append(batches)
                 self._request(len(self._batches) - 1)
-        # In one iteration of the loop, each task creates its watches and begins to wait for the first change.
+        # Within one iteration of the loop, each task creates its watches and begins to wait for the first change.
         await asyncio.sleep(0)
         for task in self._pending:
             if task.done():
                 _result(task)
 
     async def next(self, timeout: float | None) -> set[tuple[RawChange, str]]:
-        """Wait for at least one report or ``timeout`` seconds. Returns the reports since the last call.
+        """Wait until there is at least one report, or for ``timeout`` seconds. Return the reports since the last call.
 
         Raises:
-            _WatchBroken: if later reports may be missing.
+            _WatchBroken: if reports may be missing from now on.
         """
         done, _ = await asyncio.wait(self._pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         hints: set[tuple[RawChange, str]] = set()
@@ -417,7 +422,7 @@ class _Watch:
             await batches.aclose()
 
     def is_outdated_by(self, hints: set[tuple[RawChange, str]]) -> bool:
-        """Return whether ``hints`` concern a watched directory itself or the way to it, not only its contents."""
+        """Return whether ``hints`` concern a watched directory itself or the path to it, and not just its contents."""
         wanted = self.watch_set
         return any(path in wanted.entries or path in wanted.deep or path in wanted.flat for _, path in hints)
 
@@ -425,7 +430,7 @@ class _Watch:
         self._pending[asyncio.ensure_future(anext(self._batches[number]))] = number
 
     def _concerns(self, _: RawChange, path: str) -> bool:
-        """Return whether a report from a flat watch matters. Most of them do not."""
+        """Return whether a report from a flat watch is relevant. Most of them are not."""
         wanted = self.watch_set
         return path in wanted.entries or path in wanted.flat or os.path.dirname(path) in wanted.whole  # noqa: PTH120
 
@@ -440,9 +445,9 @@ def _result(task: asyncio.Task[set[tuple[RawChange, str]]]) -> set[tuple[RawChan
 
 
 def _explained(error: Exception) -> OSError:
-    """Return the error to raise. If a limit of the system was reached, it names the limit, its value and a remedy."""
+    """Return the error to raise. If a system limit was reached, the message names the limit, its value and a remedy."""
     while isinstance(error, ExceptionGroup):
-        # awatch raises its errors in groups of one.
+        # awatch wraps each error in an exception group.
         error = cast("ExceptionGroup[Exception]", error).exceptions[0]
     text = str(error)
     for sign, limit in _LIMITS.items():

@@ -23,35 +23,36 @@ __all__ = ["HealthCheckSource", "Trigger"]
 
 
 class Trigger(StrEnum):
-    """The results that become events."""
+    """Which results become events."""
 
-    #: The first result, and every change.
+    #: The first result, and each one that changes the state.
     EDGE = "edge"
     #: Every result.
     LEVEL = "level"
 
 
 class HealthCheckSource:
-    """Sends a `HealthEvent` when the result of a regular check changes.
+    """Sends a `HealthEvent` when the result of a periodic check changes.
 
-    The first check runs immediately. A check fails if it raises, exceeds ``timeout``, or returns ``False``. Any other
-    result, including ``None``, is good. A result with ``healthy`` and ``message``, such as that of a worker's
-    ``probe``, is used directly. The first result sets the state.
+    The first check runs immediately. A check fails if it raises an error, exceeds ``timeout``, or returns ``False``.
+    Any other result, including ``None``, is good. If the result has the attributes ``healthy`` and ``message``, like
+    that of a worker's ``probe``, these are used instead. The first result sets the state.
 
-    Checks never overlap. A plain function that times out continues in its thread. Until it returns, further checks
-    count as failed without being run, so a hanging check occupies only one thread.
+    Checks never overlap. If a plain function times out, it keeps running in its thread. Until it returns, further
+    checks are treated as failed without being run, so a hanging check occupies only one thread.
 
     Args:
-        name: Name in the topics ``health/<name>/up`` and ``health/<name>/down``.
-        check: An async function, or a plain one, which runs in a thread.
+        name: The name used in the topics ``health/<name>/up`` and ``health/<name>/down``.
+        check: An async function, or a plain function, which is run in a thread.
         interval: Seconds between checks.
-        trigger: ``"edge"`` sends an event when the state changes, ``"level"`` after every check.
-        timeout: The maximum number of seconds per check.
+        trigger: ``"edge"`` sends an event when the state changes, and ``"level"`` sends one after every check.
+        timeout: The time limit for each check, in seconds.
         failures: The number of consecutive failures after which the state becomes down.
         successes: The number of consecutive good results after which the state becomes up.
 
     Raises:
-        ValueError: if a time is not positive, a threshold is below 1, ``trigger`` is unknown, or the name contains "/".
+        ValueError: if a time is not positive, a threshold is less than 1, ``trigger`` is unknown, or the name contains
+            "/".
         TypeError: if ``check`` is not callable.
     """
 
@@ -72,10 +73,10 @@ class HealthCheckSource:
         self.timeout: float = in_seconds("timeout", timeout, finite=True)
         self.trigger: Trigger = _trigger(trigger)
         self._check = check
-        # The number of consecutive results that are needed to leave a state: successes for down, failures for up.
+        # How many consecutive results it takes to leave a state: successes to leave down, failures to leave up.
         self._needed = {False: successes, True: failures}
         self._healthy: bool | None = None
-        # The number of consecutive results that contradict the state.
+        # The number of consecutive results so far that contradict the state.
         self._against = 0
         # A plain check that timed out and is still running.
         self._hanging: asyncio.Future[object] | None = None
@@ -97,14 +98,15 @@ class HealthCheckSource:
             good, message = await self._result()
             if self._judge(good=good) or self.trigger is Trigger.LEVEL:
                 await emit(HealthEvent(self.name, bool(self._healthy), message))
-            # The rate is fixed, but a check that takes longer than the interval is followed by a full interval.
+            # Checks run at a fixed rate, but a check that takes longer than the interval is followed by a full
+            # interval.
             due = due + self.interval if due + self.interval > now() else now() + self.interval
             await asyncio.sleep(due - now())
 
     async def _result(self) -> tuple[bool, str]:
-        """Run the check once. Returns whether the result is good, and a message."""
+        """Run the check once. Return whether the result is good, and a message."""
         if self._hanging is not None and not self._hanging.done():
-            return False, "the previous check still hangs in its thread"
+            return False, "the previous check is still hanging in its thread"
         limit = asyncio.timeout(self.timeout)
         try:
             async with limit:
@@ -118,7 +120,7 @@ class HealthCheckSource:
     async def _call(self) -> object:
         if is_async(self._check):
             return await self._check()
-        # With to_thread, a check that times out would leave a task that no code awaits.
+        # We don't use to_thread, because a check that times out would leave behind a task that nothing awaits.
         in_context = contextvars.copy_context().run
         self._hanging = asyncio.get_running_loop().run_in_executor(None, in_context, self._check)
         self._hanging.add_done_callback(_forget)
@@ -148,7 +150,7 @@ def _judgement(answer: object) -> tuple[bool, str]:
 
 
 def _forget(future: asyncio.Future[object]) -> None:
-    """Ignore the error of a check that failed after its timeout."""
+    """Ignore the error of a check that fails after it has timed out."""
     if not future.cancelled():
         future.exception()
 
@@ -157,14 +159,14 @@ def _trigger(value: str) -> Trigger:
     try:
         return Trigger(value)
     except ValueError:
-        raise ValueError(f'trigger={value!r} is unknown; give "edge" or "level"') from None
+        raise ValueError(f'trigger={value!r} is unknown; use "edge" or "level"') from None
 
 
 def _require(name: str, check: object, thresholds: dict[str, int]) -> None:
     if not name or "/" in name:
-        raise ValueError(f"the name of a check must be one segment of a topic, without a slash, got {name!r}")
+        raise ValueError(f"a check's name must be a single topic segment, without a slash, got {name!r}")
     if not callable(check):
-        raise TypeError(f"{check!r} is not a check; give a function without arguments")
+        raise TypeError(f"{check!r} is not a check; pass a function without arguments")
     for word, count in thresholds.items():
         if count < 1:
             raise ValueError(f"{word} must be 1 or more, got {count!r}")

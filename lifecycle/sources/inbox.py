@@ -1,8 +1,8 @@
-"""The inbox of a webhook source: stores requests on disk until they are handled, so that a crash loses none of them.
+"""A webhook source's inbox, which stores requests on disk until they are handled, so that none are lost in a crash.
 
-`InboxDelivery` delivers the messages of the file to the handlers, and stores the results. A message that this process
-accepted is delivered from memory, after the messages that were in the file before. The process reads the file when it
-takes the file over, when a failed message is due again, and periodically to find changes by other processes.
+`InboxDelivery` delivers the messages in the file to the handlers, and stores the results. Messages that this process
+has accepted itself are delivered from memory, after those that were already in the file. The process reads the file
+when it takes it over, when a failed message is due again, and periodically, to find changes made by other processes.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ _log = logging.getLogger("lifecycle.sources")
 
 _BACKOFF = Backoff(initial=1.0, maximum=300.0)
 
-#: The number of seconds between reads of the file. Changes by other processes are not announced.
+#: Seconds between reads of the file. We have to poll, because other processes do not announce their changes.
 _LOOK_EVERY = 1.0
 
-#: The number of seconds between attempts to take another process's lock. Waiting for the lock would block a thread.
+#: Seconds between attempts to take a lock that another process holds. Waiting for the lock would block a thread.
 _LOCK_EVERY = 0.1
 
-#: The number of attempts after which the file is logged as owned by another process.
+#: The number of attempts after which we log that another process is delivering from the file.
 _PATIENCE = 3
 
-#: The number of seconds between attempts to write to a file that cannot be written.
+#: Seconds between attempts to write to a file if writing fails.
 _PAUSE = 1.0
 
-#: The time limit in seconds for writing the last results at the end.
+#: The time limit, in seconds, for writing the last results during a shutdown.
 _LAST_WRITES = 4.0
 
-#: The number of seconds for which handled messages are collected, so that they are written together. No caller waits.
+#: Seconds for which handled messages are collected so that they can be written together. Nothing waits for this.
 _GATHER = 0.02
 
 
@@ -62,33 +62,35 @@ class Inbox:
     """Stores the requests of a `WebhookSource` in an SQLite file until they are handled.
 
     A request is on disk before the response 202 is sent, and stays there until its handler has returned, even during a
-    debounce. At the next start, messages left by a crash or a shutdown are delivered again in the order of acceptance.
-    Delivery is therefore at least once, and handlers should be idempotent. ``delivery().attempt`` is 1 only if no
-    handler of an earlier attempt can have run. After a shutdown, an attempt counts if its handler was called. After a
-    crash, each message in the memory of the process counts, because the call of a handler is not written to disk.
+    debounce. Messages left behind by a crash or a shutdown are delivered again at the next start, in the order in which
+    they were accepted. This means that messages are delivered at least once, so handlers should be idempotent.
+    ``delivery().attempt`` is 1 only if no handler can have run in an earlier attempt. After a shutdown, an attempt is
+    counted only if its handler was called. After a crash, it is counted for every message that the process had in
+    memory, because calls to handlers are not recorded on disk.
 
-    If a handler raises, the event is delivered again after a delay, and other events are delivered in the meantime.
-    After ``max_attempts`` failures, the event becomes a dead letter, which stays in the file until you replay or drop
-    it with ``lifecycle inbox``. An event without a matching route becomes a dead letter immediately. An attempt that a
-    crash interrupts is not a failure. An event that its route drops on purpose (``busy="drop"``, ``busy="restart"``)
-    counts as done.
+    If a handler raises an error, the event is delivered again after a delay. Other events are delivered in the
+    meantime. After ``max_attempts`` failures, the event becomes a dead letter, which stays in the file until you replay
+    or drop it with ``lifecycle inbox``. An event without a matching route becomes a dead letter immediately. An attempt
+    interrupted by a crash is not considered a failure. An event that its route drops on purpose (``busy="drop"``,
+    ``busy="restart"``) is considered done.
 
-    Only one process at a time delivers from a file. Other processes may accept requests in the meantime. When the first
-    process ends, one of them takes over. The lock file is ``<path>-lock``.
+    Only one process at a time delivers from a file. Other processes can accept requests in the meantime. When the first
+    process exits, one of the others takes over. The lock file is ``<path>-lock``.
 
     Args:
         path: The SQLite file, which is created if necessary.
-        dedupe: Seconds to remember the id that the verifier returns (for Stripe and Slack, the signed time and body). A
-            repeated request gets the same response as the first and is not delivered again. 0 turns this off.
-        max_attempts: The number of failures of a handler after which the event becomes a dead letter.
-        backoff: Delays between attempts. Its limit on restarts has no effect here.
+        dedupe: How long, in seconds, to remember the id that the verifier returns (for Stripe and Slack, the signed
+            time and body). A repeated request gets the same response as the first one and is not delivered again. 0
+            turns this off.
+        max_attempts: How many times a handler may fail before the event becomes a dead letter.
+        backoff: The delays between attempts. The limit on restarts has no effect here.
 
     Raises:
-        ValueError: if ``dedupe`` is negative or not finite, or ``max_attempts`` is below 1.
+        ValueError: if ``dedupe`` is negative or not finite, or ``max_attempts`` is less than 1.
     """
 
     path: str | os.PathLike[str]
-    #: Seconds for which a request's id is remembered.
+    #: How long, in seconds, a request's id is remembered.
     dedupe: DurationField = duration(600.0)
     max_attempts: int = 5
     backoff: Backoff = _BACKOFF
@@ -96,7 +98,7 @@ class Inbox:
     def __post_init__(self) -> None:
         store_seconds(self, "dedupe", least=0, finite=True)
         if self.max_attempts < 1:
-            raise ValueError(f"max_attempts={self.max_attempts!r} would deliver nothing; give 1 or more")
+            raise ValueError(f"max_attempts={self.max_attempts!r} would never deliver anything; use 1 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,42 +107,43 @@ class InboxState:
 
     #: The path of the file.
     name: str
-    #: Numbers of messages: ``waiting``, ``under_way`` and ``dead``. Empty before the first count.
+    #: The number of messages in each state: ``waiting``, ``under_way`` and ``dead``. Empty until they have first been
+    #: counted.
     depths: dict[str, int]
-    #: True if this process delivers from the file.
+    #: True if this process is the one that delivers from the file.
     delivers: bool
     suspended: bool
     kind: str = "inbox"
 
 
 class InboxDelivery:
-    """Delivers the messages of one inbox, from `open` to `settle`. A source may run it several times in between."""
+    """Delivers the messages in one inbox, from `open` to `settle`. A source may run it several times in between."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
-        # Replaced each time the file is closed, because a source may be added again while the old store is still
+        # We replace this each time the file is closed, because a source may be added again while the old store is still
         # closing.
         self._store = InboxStore(inbox.path, dedupe=inbox.dedupe)
-        # The number of calls of `open` without a matching call of `leave`.
+        # The number of calls to `open` that have not been matched by a call to `leave`.
         self._users = 0
-        # Messages that the router has not yet accepted: those found in the file, which are delivered first, and those
-        # that this process has accepted since. A message is removed only after the router has accepted it, so that none
-        # is lost.
+        # Messages that the router has not accepted yet: those found in the file, which are delivered first, and those
+        # that this process has accepted since then. To avoid losing messages, we remove each one only after the router
+        # has accepted it.
         self._found: deque[Message] = deque()
         self._ready: deque[Message] = deque()
-        # Messages that the router has accepted: each task waits for the end of a delivery and stores its result.
+        # Messages that the router has accepted. Each task waits until a delivery ends and stores its result.
         self._followed: dict[asyncio.Task[None], Delivery] = {}
-        # The numbers of messages that the router dropped before it called their handlers.
+        # The numbers of messages that the router dropped before calling their handlers.
         self._unused: list[int] = []
-        # The numbers of handled messages, and the task that stores them while there are any.
+        # The numbers of handled messages, and the task that stores them, which exists while there are any.
         self._done: list[int] = []
         self._writing: asyncio.Task[None] | None = None
-        # True if this process delivers. Until then, accepted messages are only stored in the file.
+        # True once this process delivers. Until then, messages that it accepts are only stored in the file.
         self._is_ours = False
         self._ending = False
         # If true, no messages are delivered, and accepted ones are kept.
         self._suspended = False
-        # The time of the next read of the file, on the loop's clock.
+        # When to read the file next, in loop time.
         self._look_at = 0.0
         self._wake = asyncio.Event()
         # True if the last write to the file failed, so that repeated failures are logged only once.
@@ -150,7 +153,7 @@ class InboxDelivery:
 
     @property
     def waiting(self) -> int:
-        """The number of messages that wait for space in a lane."""
+        """The number of messages waiting for space in a lane."""
         return len(self._ready)
 
     def state(self) -> InboxState:
@@ -163,7 +166,7 @@ class InboxDelivery:
         return InboxState(self._store.path, depths, self._is_ours, self._suspended)
 
     async def open(self) -> None:
-        """Open the file, and start to accept requests.
+        """Open the file, and start accepting requests.
 
         Raises:
             JournalError: if the file cannot be used. The message contains the reason.
@@ -181,7 +184,7 @@ class InboxDelivery:
         """Store ``event`` on disk, unless it is already stored.
 
         Raises:
-            JournalError: if ``event`` could not be written, and so is not stored.
+            JournalError: if ``event`` could not be written to the file.
         """
         ours = self._is_ours
         try:
@@ -196,35 +199,38 @@ class InboxDelivery:
             self._wake.set()
 
     async def run(self, emit: Emit) -> None:
-        """Deliver messages until `end` is called. Deliveries that the router has accepted continue."""
+        """Deliver messages until `end` is called. Deliveries that the router has already accepted continue."""
         self._ending = False
         emits_stored.set(True)
         try:
             await self._acquire()
             await self._deliver(emit)
         finally:
-            # A cancelled router cancels this task before its handlers, so messages that it drops from now on are not
-            # lost.
+            # If the router is cancelled, it cancels this task before its handlers. From now on, any messages that it
+            # drops stay in the file for the next start.
             self._ending = True
 
     def suspend(self, *, suspended: bool) -> None:
-        """Stop delivering messages to the router, or start again."""
+        """Suspend or resume the delivery of messages to the router."""
         self._suspended = suspended
         self._wake.set()
 
     def end(self) -> None:
-        """End `run` after the router has accepted the current message."""
+        """Make `run` return once the router has accepted the current message."""
         self._ending = True
         self._wake.set()
 
     async def leave(self) -> None:
-        """Stop accepting requests. If the router has no messages, close the file."""
+        """Stop accepting requests. If the router has no messages left, close the file."""
         self._users -= 1
         if not self._users and not self._followed:
             await self.settle()
 
     async def settle(self) -> None:
-        """Store the results of ended deliveries, and close the file. Other messages are delivered at the next start."""
+        """Store the results of deliveries that have ended, and close the file.
+
+        All other messages are delivered at the next start.
+        """
         try:
             with suppress(JournalError, TimeoutError):
                 async with asyncio.timeout(_LAST_WRITES):
@@ -271,24 +277,23 @@ class InboxDelivery:
                 await self._rest()
 
     async def _acquire(self) -> None:
-        """Wait until no other process delivers, and take over its messages."""
+        """Wait until no other process is delivering, and take over its messages."""
         if self._is_ours:
             return
         tries = 0
         while not self._ending and not self._store.take_lock():
             tries += 1
-            # During the first attempts, the owner may be a command that only reads the file.
+            # During the first few attempts, the lock may be held by a command that only reads the file.
             if tries == _PATIENCE:
-                _log.warning("the inbox %s belongs to another process until that process ends", self._store.path)
+                _log.warning("another process is delivering from the inbox %s until it exits", self._store.path)
             await self._rest(_LOCK_EVERY)
         if not self._ending:
             await self._store.take_over()
-            # A message that was accepted before this line is not delivered from memory, but the next read of the file
-            # finds it.
+            # Messages accepted before this line are not delivered from memory, but found by the next read of the file.
             self._is_ours = True
 
     async def _look(self) -> None:
-        """Read the due messages from the file."""
+        """Read the messages that are due from the file."""
         clock = asyncio.get_running_loop().time
         if not self._store.has_lock():
             self._is_ours = False
@@ -317,7 +322,7 @@ class InboxDelivery:
         task.add_done_callback(self._followed.pop)
 
     async def _rest(self, seconds: float | None = None) -> None:
-        """Wait until woken, or for ``seconds``. By default, wait until the next read of the file is due."""
+        """Wait for ``seconds``, or until woken. By default, wait until it is time to read the file again."""
         self._wake.clear()
         until = self._look_at if seconds is None else asyncio.get_running_loop().time() + seconds
         with suppress(TimeoutError):
@@ -327,12 +332,12 @@ class InboxDelivery:
     # -- results ---------------------------------------------------------------------------------------------------
 
     async def _follow(self, message: Message, delivery: Delivery) -> None:
-        """Wait for the end of ``delivery``, and store its result."""
+        """Wait until ``delivery`` ends, and store its result."""
         with suppress(Exception):
             await delivery
         error = delivery.error
         if isinstance(error, Dropped) and self._ending:
-            # The router dropped the event because of a shutdown, so it stays in the file for the next start.
+            # The router dropped the event because it is shutting down, so keep it in the file for the next start.
             if error.queued:
                 self._unused.append(message.id)
             return
@@ -359,7 +364,7 @@ class InboxDelivery:
             self._writing = None
 
     async def _write(self, step: Callable[[InboxStore], Awaitable[None]]) -> None:
-        """Run ``step``. If the file cannot be written, try again until it can."""
+        """Run ``step``. If the file cannot be written, keep trying until it can."""
         while True:
             try:
                 await step(self._store)
@@ -371,7 +376,7 @@ class InboxDelivery:
                 return
 
     async def _wait_written(self) -> None:
-        """Wait until all results are on disk. Deliveries that have not ended are no longer followed."""
+        """Wait until all results are on disk. Stop following deliveries that have not ended."""
         for task, delivery in self._followed.items():
             if not delivery.done:
                 task.cancel()

@@ -1,9 +1,10 @@
-"""`InputSource`: lines from stdin, or from any other file, as commands.
+"""`InputSource`: reads lines from stdin, or any other file, as commands.
 
-It reads any kind of file without blocking the loop: terminal, pipe, socket, file on disk, object in memory.
-``O_NONBLOCK`` belongs to the open file, which a terminal shares with its shell and other programs. It is therefore
-never set on a descriptor that the caller passed. epoll rejects files on disk. A thread that is blocked in a read delays
-the exit of the process, unless it is a daemon and holds no lock of Python's file objects.
+It reads any kind of file without blocking the event loop: a terminal, pipe, socket, file on disk, or object in memory.
+This takes some care. ``O_NONBLOCK`` belongs to the open file description, which for a terminal is shared with the shell
+and other programs, so we never set it on a descriptor that we were passed. epoll rejects files on disk. And a thread
+blocked in a read keeps the process from exiting, unless it is a daemon thread and does not hold the lock of a Python
+file object.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = ["CommandSet", "GivenCommands", "InputSource", "is_terminal"]
 
 _log = logging.getLogger("lifecycle.sources")
 
-#: The meaning of a command: an event, a function from its arguments to an event, or None for a `CommandEvent`.
+#: The meaning of a command: an event, a function that returns an event for the arguments, or None for a `CommandEvent`.
 Meaning: TypeAlias = Topical | Callable[[tuple[str, ...]], Topical] | None
 
 #: A registry, a list of names, or a mapping from names to meanings.
@@ -49,32 +50,35 @@ _MAX_LINE = 1_048_576
 #: The maximum number of bytes per read.
 _CHUNK = 65_536
 
-#: Events that end the program. Later lines of a pipe are ignored.
+#: Events that end the program. If input comes from a pipe, the lines after them are ignored.
 _ENDS = (ShutdownEvent, TerminateEvent)
 
 
 class InputSource:
-    """Reads lines and emits their events, then `EndOfInputEvent`. It blocks neither the loop nor the exit.
+    """Reads lines and emits an event for each, then `EndOfInputEvent`.
 
-    If the input is not a terminal, each line is read after the previous one was handled. If the source is cancelled, it
-    still emits the lines that have arrived, up to one that ends the program. At a terminal, lines do not wait for each
-    other, and lines that were not read before the cancellation are dropped.
+    It never blocks the event loop or the program's exit.
 
-    A line has at most 1,048,576 bytes. A longer one is discarded and logged. Bytes that are not UTF-8 are replaced.
+    If the input is not a terminal, each line is read after the previous one has been handled. If the source is
+    cancelled, it still emits the lines that have arrived, up to one that ends the program. If the input is a terminal,
+    lines do not wait for each other, and lines that have not been read when the source is cancelled are dropped.
+
+    A line can have up to 1,048,576 bytes. If a line is longer, it is discarded, and a warning is logged. Bytes that are
+    not UTF-8 are replaced.
 
     Args:
-        commands: The commands: a registry, names, or a mapping from names to events. A value of the mapping may also be
-            a function from the arguments to an event, or None for a `CommandEvent`. By default, the commands of the
-            router, and the built-in ones (``suspend``, ``resume``, ``reload``, ``terminate``, ``quit`` and their short
-            forms, without arguments).
-        raw: Emit every line as a `LineEvent`, including blank lines. Otherwise, blank lines are ignored.
-        fallback: Returns the event for a line that is not a command, or None for no event. By default, an
-            `UnknownCommandEvent`.
-        stream: A text or binary file. By default, stdin. A missing stdin counts as empty.
+        commands: The commands: a registry, a list of names, or a mapping from names to events. A value in the mapping
+            may also be a function that returns an event for the arguments, or None for a `CommandEvent`. By default,
+            the router's commands and the built-in ones (``suspend``, ``resume``, ``reload``, ``terminate``, ``quit``
+            and their short forms, without arguments).
+        raw: Whether to emit every line as a `LineEvent`, including blank lines, which are otherwise ignored.
+        fallback: A function that returns the event for a line that is not a command, or None for no event. By default,
+            the event is an `UnknownCommandEvent`.
+        stream: A text or binary file. By default, stdin. If there is no stdin, it is treated as empty.
 
     Raises:
         ValueError: if ``raw`` is combined with ``commands`` or ``fallback``.
-        TypeError: if ``commands`` has any other type.
+        TypeError: if ``commands`` has the wrong type.
     """
 
     def __init__(
@@ -94,7 +98,7 @@ class InputSource:
         self._raw = raw
         self._fallback = fallback
         self._stream = stream
-        # If true, lines that have arrived are dropped when the source is cancelled.
+        # If true, lines that have already arrived are dropped when the source is cancelled.
         self._discards = False
         #: The number of lines read so far, of any kind.
         self.lines: int = 0
@@ -108,7 +112,10 @@ class InputSource:
         return is_terminal(sys.stdin if self._stream is None else self._stream)
 
     def use_commands(self, commands: Commands) -> None:
-        """Also accept these commands, unless commands were given explicitly. A router calls this with its own."""
+        """Also accept these commands, unless commands were specified explicitly.
+
+        A router calls this with its own commands.
+        """
         self._commands.use(commands)
 
     async def run(self, emit: Emit) -> None:
@@ -132,7 +139,7 @@ class InputSource:
         await emit(EndOfInputEvent())
 
     def discard_rest(self) -> None:
-        """Drop the lines that have not been emitted when the source is cancelled."""
+        """When the source is cancelled, drop the lines that have not been emitted."""
         self._discards = True
 
     async def take(self, lines: Iterable[str], emit: Emit) -> None:
@@ -140,13 +147,13 @@ class InputSource:
         await self._emit_each(deque(lines), emit, wait=False)
 
     async def _emit_each(self, left: deque[str], emit: Emit, *, wait: bool) -> None:
-        """Remove the lines and emit their events. With ``wait``, wait for the handler after each event."""
+        """Remove each line and emit its event. If ``wait`` is true, wait for the handler after each event."""
         while left:
             event = self._next_of(left)
             if event is None:
                 continue
             delivery = await emit(event)
-            if wait and inspect.isawaitable(delivery):  # the emit function of a test may return None
+            if wait and inspect.isawaitable(delivery):  # in tests, the emit function may return None
                 await _handled(delivery)
 
     async def _emit_rest(self, left: deque[str], emit: Emit) -> None:
@@ -154,14 +161,15 @@ class InputSource:
         while left and not self._discards:
             event = self._next_of(left)
             if event is not None:
-                # When the emit call is cancelled, a draining router accepts the event beyond the limit of a full lane.
+                # If this call is cancelled while the router is draining, the router accepts the event even if its lane
+                # is full.
                 try:
                     async with asyncio.timeout(0):
                         await emit(event)
                 except TimeoutError:
                     continue
                 except LaneFull as error:
-                    _log.warning("%d lines of input are dropped: %s", len(left) + 1, error)
+                    _log.warning("dropped %d input lines: %s", len(left) + 1, error)
                     return
 
     def _next_of(self, left: deque[str]) -> Topical | None:
@@ -171,7 +179,7 @@ class InputSource:
         return event
 
     def _event(self, line: str) -> Topical | None:
-        """Return the event for ``line``. If the user's function fails, only this line is lost."""
+        """Return the event for ``line``. If the user's function raises an error, only this line is lost."""
         if self._raw:
             return LineEvent(line)
         try:
@@ -185,7 +193,7 @@ class InputSource:
 
 
 async def _handled(delivery: Delivery) -> None:
-    """Wait until the event was handled. The router has logged any error."""
+    """Wait until the event has been handled. If there was an error, the router has logged it."""
     task = asyncio.current_task()
     assert task is not None
     try:
@@ -194,14 +202,14 @@ async def _handled(delivery: Delivery) -> None:
         if task.cancelling():
             raise
     except Exception as error:  # noqa: BLE001  # a handler may raise any error, which is logged
-        _log.debug("a line led to %r", error)
+        _log.debug("an input line caused %r", error)
 
 
 # -- commands --------------------------------------------------------------------------------------------------
 
 
 class CommandSet(Commands):
-    """The commands of several registries. If two registries have the same word, the first one takes precedence."""
+    """The commands of several registries. If a word is in several registries, the first one takes precedence."""
 
     def __init__(self, commands: GivenCommands | None) -> None:
         super().__init__()
@@ -209,7 +217,7 @@ class CommandSet(Commands):
         self.include(Commands(*lifecycle_commands()) if commands is None else _registry(commands))
 
     def use(self, commands: Commands) -> None:
-        """Put ``commands`` before all others, unless commands were given explicitly."""
+        """Give ``commands`` precedence over all others, unless commands were specified explicitly."""
         if not self._is_given:
             for each in dict.fromkeys((commands, *self.included)):
                 self.exclude(each)
@@ -217,16 +225,16 @@ class CommandSet(Commands):
 
 
 def _registry(commands: GivenCommands) -> Commands:
-    """Return the given commands as a registry.
+    """Return ``commands`` as a registry.
 
     Raises:
-        TypeError: for a single string, which would be read as a list of one-letter names, or for a meaning of any other
-            type.
+        TypeError: if ``commands`` is a single string, which would be read as a list of one-letter names, or a meaning
+            has the wrong type.
     """
     if isinstance(commands, Commands):
         return commands
     if isinstance(commands, str):
-        raise TypeError(f"commands={commands!r} is a single string; give a list of names: [{commands!r}]")
+        raise TypeError(f"commands={commands!r} is a single string; pass a list of names: [{commands!r}]")
     meanings = cast("Mapping[str, Meaning]", commands if isinstance(commands, Mapping) else dict.fromkeys(commands))
     return Commands(*(Command(name, event=_event_of(name, meaning)) for name, meaning in meanings.items()))
 
@@ -236,7 +244,7 @@ def _event_of(name: str, meaning: Meaning) -> Callable[[tuple[str, ...]], Topica
         return meaning
     if not hasattr(meaning, "topic"):
         raise TypeError(
-            f"the command {name!r} has the meaning {meaning!r}; give an event, a function that returns one, or None"
+            f"the command {name!r} has the meaning {meaning!r}; use an event, a function that returns one, or None"
         )
     return lambda _: meaning
 
@@ -245,10 +253,10 @@ def _event_of(name: str, meaning: Meaning) -> Callable[[tuple[str, ...]], Topica
 
 
 class _Lines:
-    """Splits chunks into lines. LF ends a line, and a CR before it is dropped.
+    """Splits chunks into lines. LF ends a line, and any CR before it is dropped.
 
-    Bytes that are not UTF-8 are replaced. A line of more than `_MAX_LINE` bytes is discarded completely and logged,
-    because part of a command is worse than none.
+    Bytes that are not UTF-8 are replaced. A line of more than `_MAX_LINE` bytes is discarded completely and a warning
+    is logged, because running part of a command is worse than running none of it.
     """
 
     def __init__(self) -> None:
@@ -263,7 +271,7 @@ class _Lines:
         return lines
 
     def finish(self) -> list[str]:
-        """Return the last line if it has no line ending."""
+        """Return the last line, if it has no line ending."""
         line = self._end(b"") if self._held or self._too_long else None
         return [] if line is None else [line]
 
@@ -271,7 +279,7 @@ class _Lines:
         if not self._too_long and len(self._held) + len(piece) > _MAX_LINE:
             self._too_long = True
             self._held.clear()
-            _log.error("a line of input has more than %d bytes and is discarded; send shorter lines", _MAX_LINE)
+            _log.error("discarded an input line longer than %d bytes; send shorter lines", _MAX_LINE)
         if not self._too_long:
             self._held += piece
 
@@ -284,8 +292,8 @@ class _Lines:
 
 
 # -- reading ---------------------------------------------------------------------------------------------------
-# Each reader has three methods. `read` waits for at least one byte, and returns ``b""`` at the end. If it is cancelled,
-# it has read nothing. `read_nowait` does not wait. `close` leaves the file open for others.
+# Each reader has three methods. `read` waits for at least one byte, and returns ``b""`` at the end of the file. If it
+# is cancelled, it has not read anything. `read_nowait` does not wait. `close` leaves the file itself open.
 
 
 def is_terminal(stream: Stream | None) -> bool:
@@ -297,9 +305,9 @@ def is_terminal(stream: Stream | None) -> bool:
 
 
 def _open_reader(stream: Stream | None) -> _Reader:
-    """Return a reader of ``stream`` that does not block the loop. None means stdin, which may be missing.
+    """Return a reader for ``stream`` that does not block the event loop. None means stdin, which may be missing.
 
-    Bytes that Python's file object has already buffered are not seen.
+    The reader does not see bytes that Python's file object has already buffered.
     """
     stream = sys.stdin if stream is None else stream  # pyright: ignore[reportUnnecessaryComparison]
     if stream is None or getattr(stream, "closed", False):
@@ -349,7 +357,7 @@ class _PollReader:
     async def read(self) -> bytes:
         while True:
             await self._readable()
-            with suppress(BlockingIOError, InterruptedError):  # another reader was faster
+            with suppress(BlockingIOError, InterruptedError):  # another process or thread has read the bytes
                 return self._read()
 
     def read_nowait(self) -> bytes:
@@ -372,7 +380,7 @@ class _PollReader:
             return b""
 
     async def _readable(self) -> None:
-        """Wait until a read would not block. The loop polls the descriptor only during this wait."""
+        """Wait until reading would not block. The loop polls the descriptor only during this wait."""
         ready = self._loop.create_future()
         self._loop.add_reader(self._fd, _settle, ready)
         try:
@@ -401,7 +409,7 @@ class _InlineReader:
 class _ThreadReader:
     """Reads in a daemon thread, one chunk per call.
 
-    If the reader is closed during a read, the thread ends when the read returns.
+    If the reader is closed during a read, the thread ends once the read returns.
     """
 
     def __init__(self, read: Callable[[], str | bytes], close: Callable[[], None] = lambda: None) -> None:
@@ -418,7 +426,7 @@ class _ThreadReader:
                 self._thread.start()
             self._waiting = self._loop.create_future()
             self._wanted.release()
-        # If this is cancelled, the read continues, and the next call returns its result.
+        # If we are cancelled, the read continues, and the next call returns its result.
         chunk = await asyncio.shield(self._waiting)
         self._waiting = None
         return chunk
@@ -454,7 +462,7 @@ class _ThreadReader:
             _warn(error)
             return b""
         except ValueError as error:
-            _log.debug("the input was closed while it was read: %s", error)
+            _log.debug("the input was closed while it was being read: %s", error)
             return b""
         except Exception as error:  # noqa: BLE001  # it is raised where the chunk is awaited
             return error
@@ -470,7 +478,7 @@ class _ThreadReader:
 
 
 def _warn(error: OSError) -> None:
-    _log.warning("reading the input failed, so it ends here and lines may be missing: %s", error)
+    _log.warning("reading the input failed, so it ends here, and lines may be missing: %s", error)
 
 
 def _settle(future: asyncio.Future[None]) -> None:

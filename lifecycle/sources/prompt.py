@@ -23,9 +23,9 @@ __all__ = ["PromptSource"]
 
 
 class PromptSource:
-    """Reads commands at a prompt with history and completion of commands and their arguments.
+    """Reads commands from a prompt with history, and with completion for commands and their arguments.
 
-    Text that is printed or logged while the prompt is shown appears above it. If stdin or stdout is not a terminal, the
+    Text printed or logged while the prompt is shown appears above it. If stdin or stdout is not a terminal, the
     source works like `InputSource`.
 
     Ctrl+C sends SIGINT as in any program. Ctrl+D on an empty line emits `EndOfInputEvent` and ends the prompt. Ctrl+Z
@@ -34,12 +34,13 @@ class PromptSource:
     Args:
         prompt: The prompt, shown before each input line.
         commands: See `InputSource`.
-        history: File for the history, created with mode 0600. By default, the history lasts as long as the program.
-        toolbar: Line at the bottom, or a function that returns it and is called once per second.
+        history: A file for the history, created with mode 0600. By default, the history is kept only while the program
+            runs.
+        toolbar: A line at the bottom, or a function that returns it, which is called once per second.
         fallback: See `InputSource`.
 
     Raises:
-        TypeError: if ``commands`` has any other type.
+        TypeError: if ``commands`` has the wrong type.
     """
 
     def __init__(
@@ -73,15 +74,18 @@ class PromptSource:
         return self._input.lines
 
     def use_commands(self, commands: Commands) -> None:
-        """Also accept these commands, unless commands were given explicitly. A router calls this with its own."""
+        """Also accept these commands, unless commands were specified explicitly.
+
+        A router calls this with its own commands.
+        """
         self._commands.use(commands)
 
     def discard_rest(self) -> None:
-        """Drop the lines that have not been emitted when the source is cancelled."""
+        """When the source is cancelled, drop the lines that have not been emitted."""
         self._input.discard_rest()
 
     def clear_line(self) -> bool:
-        """Clear the typed text. Returns False if there was none."""
+        """Clear the typed text. Return False if there was none."""
         return self._session is not None and self._session.clear_line()
 
     async def __aenter__(self) -> Self:

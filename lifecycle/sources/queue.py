@@ -1,4 +1,4 @@
-"""Events from an `asyncio.Queue` that the program fills."""
+"""Events from an `asyncio.Queue` to which the program adds them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 __all__ = ["QueueSource"]
 
-# From Python 3.13 on, a queue can be shut down. In older versions, this error is never raised.
+# Since Python 3.13, a queue can be shut down. In older versions, this error is never raised.
 _SHUT_DOWN: type[Exception] | tuple[()] = getattr(asyncio, "QueueShutDown", ())
 
 
 class QueueSource:
-    """Sends the items of an `asyncio.Queue` in order, until ``None`` or ``Queue.shutdown`` (Python 3.13).
+    """Sends the items of an `asyncio.Queue` in order, until it gets ``None`` or the queue is shut down (Python 3.13).
 
-    Each event is marked done (``task_done``) when its lane has accepted it. Items after ``None`` stay in the queue.
+    Each event is marked as done (``task_done``) once its lane has accepted it. Items after ``None`` stay in the queue.
 
     Args:
         queue: The queue of events.
@@ -29,7 +29,9 @@ class QueueSource:
 
     def __init__(self, queue: asyncio.Queue[Topical | None] | asyncio.Queue[Any]) -> None:
         if not isinstance(queue, asyncio.Queue):
-            raise TypeError(f"{queue!r} is not an asyncio.Queue; for other threads use BaseSource.emit_threadsafe()")
+            raise TypeError(
+                f"{queue!r} is not an asyncio.Queue; to emit from other threads, use BaseSource.emit_threadsafe()"
+            )
         self._queue: asyncio.Queue[Topical | None] = queue
 
     def __repr__(self) -> str:

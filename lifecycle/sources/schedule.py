@@ -41,33 +41,34 @@ NAMES = {
 
 SECOND = timedelta(seconds=1)
 
-#: Seconds after which a tick counts as missed.
+#: Seconds after which a tick is considered missed.
 LATE = 60.0
-#: The maximum number of seconds between reads of the system clock. It may be set, and it continues while the machine
-#: sleeps.
+#: The maximum number of seconds between reads of the system clock, which may be set, and keeps running while the
+#: machine sleeps.
 _LOOK = 30.0
 
 
 class ScheduleSource:
     """Sends a `TickEvent` at each time of a cron expression.
 
-    The ``time`` of an event is its scheduled time, in the time zone of the schedule. When clocks go forward, a tick in
-    the skipped hour is sent right after it. When they go back, a tick at a fixed hour is sent once, as in Debian cron.
+    An event's ``time`` is its scheduled time, in the schedule's time zone. When clocks go forward, a tick in the
+    skipped hour is sent right after that hour. When they go back, a tick at a fixed hour is sent only once, as in
+    Debian's cron.
 
-    A tick is missed if the program was not running at its time, or was more than a minute late, for example because the
-    machine slept. ``catch_up`` determines what happens to missed ticks. With a ``state`` file, a tick counts as done
-    when its handler has ended, so that a tick whose handler was interrupted by a crash is repeated.
+    A tick is missed if the program was not running when it was due, or was more than a minute late, for example because
+    the machine was asleep. ``catch_up`` determines what happens to missed ticks. With a ``state`` file, a tick is
+    recorded as done only once its handler has finished, so if a crash interrupts the handler, the tick is sent again.
 
     Args:
         expression: Five fields (minute, hour, day of month, month, day of week), six with seconds in front, or one of
             ``@hourly``, ``@daily``, ``@midnight``, ``@weekly``, ``@monthly``, ``@yearly`` and ``@annually``.
-        name: Name of the ticks. Their topic is ``tick/<name>``.
-        timezone: A name such as ``"Europe/Berlin"``, or a `datetime.tzinfo`. By default, that of the system.
-        catch_up: The policy for missed ticks: ``"none"`` skips them, ``"once"`` sends the last one, ``"all"`` sends
-            each.
-        state: File that stores the time of the last completed tick. Without it, only ticks that the running program
-            misses can be caught up.
-        jitter: Maximum random delay of each tick in seconds.
+        name: The name of the ticks. Their topic is ``tick/<name>``.
+        timezone: A name such as ``"Europe/Berlin"``, or a `datetime.tzinfo`. By default, the system's time zone.
+        catch_up: The policy for missed ticks: ``"none"`` skips them, ``"once"`` sends only the last one, and ``"all"``
+            sends each of them.
+        state: A file that stores the time of the last completed tick. Without it, only ticks missed while the program
+            is running can be caught up on.
+        jitter: The maximum random delay of each tick, in seconds.
 
     Raises:
         ValueError: if the expression, the time zone or another setting is invalid, or if the expression never matches.
@@ -84,7 +85,7 @@ class ScheduleSource:
         jitter: Duration = 0.0,
     ) -> None:
         if catch_up not in CATCH_UP:
-            raise ValueError(f"catch_up={catch_up!r} is unknown; give one of {', '.join(map(repr, CATCH_UP))}")
+            raise ValueError(f"catch_up={catch_up!r} is unknown; use one of {', '.join(map(repr, CATCH_UP))}")
         self.expression: str = expression
         self.name: str = name
         self.timezone: tzinfo = _zone(timezone)
@@ -93,7 +94,7 @@ class ScheduleSource:
         self._state = None if state is None else Path(state)
         # The time of the last tick that was sent or skipped. None before the first run.
         self._last: datetime | None = None
-        # Sent ticks that may not have ended, oldest first.
+        # Ticks that were sent and whose deliveries may not have ended, oldest first.
         self._sent: deque[tuple[datetime, Delivery]] = deque()
         self._check()
 
@@ -105,7 +106,7 @@ class ScheduleSource:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Do nothing, because `settle` stores the state after the last handler."""
+        """Do nothing, because `settle` stores the state once the last handler has finished."""
 
     async def run(self, emit: Emit) -> None:
         """Send ticks until cancelled. The router calls this."""
@@ -115,11 +116,11 @@ class ScheduleSource:
             self._sent.append((last, await emit(TickEvent(last, count, self.name))))
 
     async def settle(self) -> None:
-        """Store the last completed tick. The router calls this when every handler has ended."""
+        """Store the last completed tick. The router calls this once every handler has finished."""
         await self._record(stopped=True)
 
     async def _due(self, last: datetime) -> datetime:
-        """Wait for the next tick after ``last`` that must be sent, and return its time."""
+        """Wait for the next tick after ``last`` that should be sent, and return its time."""
         while True:
             tick, delay = self._next(last), random.uniform(0, self.jitter)  # noqa: S311  # it only spreads load
             await self._reached(tick.timestamp() + delay)
@@ -132,7 +133,8 @@ class ScheduleSource:
 
     async def _reached(self, timestamp: float) -> None:
         now = wall_clock()
-        # The system clock may be set, and the loop's clock stops while the machine sleeps.
+        # Look again from time to time, because the system clock may be set, and the loop's clock stops while the
+        # machine sleeps.
         longest = _LOOK if now is time.time else math.inf
         while (left := timestamp - now()) > 0:
             await asyncio.sleep(min(left, longest))
@@ -149,16 +151,16 @@ class ScheduleSource:
             self._next(datetime.now(self.timezone))
         except CronSimError as error:
             raise ValueError(
-                f"{self.expression!r} is not a cron expression ({error}); give five fields, such as '0 3 * * *', "
+                f"{self.expression!r} is not a cron expression ({error}); use five fields, such as '0 3 * * *', "
                 f"six with seconds in front, or one of {', '.join(NAMES)}"
             ) from None
         except StopIteration:
             raise ValueError(f"{self.expression!r} never matches; check the day and the month") from None
 
     async def _record(self, *, stopped: bool = False) -> None:
-        """Store the time of the last completed tick if all earlier ticks have ended too.
+        """Store the time of the last tick up to which all ticks have been completed.
 
-        If the router has ``stopped``, dropped ticks do not count as completed.
+        If the router has ``stopped``, dropped ticks are not considered completed.
         """
         done = None
         while self._sent and self._sent[0][1].done:
@@ -178,7 +180,7 @@ class ScheduleSource:
         fresh.replace(self._state)
 
     def _restored(self, now: datetime) -> datetime:
-        """Return the time of the last completed tick, or ``now`` at the first start."""
+        """Return the time of the last completed tick, or ``now`` if there is none yet."""
         if self._state is None:
             return now
         try:
@@ -192,7 +194,7 @@ class ScheduleSource:
                 f"{self._state} is not the state of a schedule ({error!r}); remove it to start without it"
             ) from error
         if name != self.name:
-            raise ValueError(f"{self._state} belongs to the schedule {name!r}; give {self.name!r} its own file")
+            raise ValueError(f"{self._state} belongs to the schedule {name!r}; use a separate file for {self.name!r}")
         return min(last.astimezone(self.timezone), now)
 
 
@@ -211,6 +213,6 @@ def _zone(timezone: str | tzinfo | None) -> tzinfo:
         with Path("/etc/localtime").open("rb") as file:
             return ZoneInfo.from_file(file)
     except (ZoneInfoNotFoundError, ValueError) as error:
-        raise ValueError(f"timezone={name!r} is unknown; give a name such as 'Europe/Berlin'") from error
+        raise ValueError(f"timezone={name!r} is unknown; use a name such as 'Europe/Berlin'") from error
     except OSError:
         return UTC

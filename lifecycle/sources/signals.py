@@ -23,23 +23,24 @@ __all__ = ["SignalSource"]
 
 _log = logging.getLogger("lifecycle.sources")
 
-#: The maximum number of waiting events per signal. More would add no information.
+#: The maximum number of waiting events per signal. More events would add no information.
 _BURST = 100
 
 
 class SignalSource:
     """Sends a `SignalEvent` for each signal that the process receives.
 
-    It shares the signals with `run` and with other sources: all of them receive every signal. Without a running
-    lifetime, the source handles the signals itself, so they do not end the process while the source runs. A burst of
-    one signal causes at least one event, and at most 100 of its events wait. Python can set signal handlers only in the
-    main thread. In another thread, the source sends the signals that the main thread handles, and logs the others.
+    It shares the signals with `run` and with other sources: all of them receive every signal. If there is no running
+    lifetime, the source handles the signals itself, so they do not end the process while the source is running. A burst
+    of the same signal causes at least one event, and at most 100 of its events wait at a time. Python can set signal
+    handlers only in the main thread. In any other thread, the source sends events for the signals that the main thread
+    handles, and logs which signals it cannot receive.
 
     Args:
-        signals: The signals. By default, those of SIGINT, SIGTERM and SIGHUP that the system has.
+        signals: The signals. By default, SIGINT, SIGTERM and SIGHUP, as far as the system has them.
 
     Raises:
-        ValueError: if a number is not a signal, or the signal cannot be caught.
+        ValueError: if a number is not a signal, or a signal cannot be caught.
     """
 
     name = "signals"
@@ -49,7 +50,8 @@ class SignalSource:
         default = [getattr(signal, name) for name in names if hasattr(signal, name)]
         self._signums = tuple(dict.fromkeys(_checked(signum) for signum in signals or default))
         self._waiting: deque[int] = deque()
-        # Replaced for each run, because it belongs to the current loop, and a source may run again in another loop.
+        # We replace this for each run, because it belongs to the current loop, and a source may run again in another
+        # loop.
         self._wake = asyncio.Event()
         self._closing = False
         self._release: Callable[[], None] | None = None
@@ -62,11 +64,12 @@ class SignalSource:
         self._wake, self._closing = asyncio.Event(), False
         missing = [_name(signum) for signum in self._signums if not registry.can_take(signum)]
         if missing:
-            _log.warning("%s cannot be handled outside the main thread; they cause no events", ", ".join(missing))
+            _log.warning(
+                "%s cannot be handled outside the main thread, so no events are sent for them", ", ".join(missing)
+            )
 
         def receive(signum: int) -> None:
-            # This runs in a signal handler, so the work is done in the loop. The loop may be closed while this is
-            # registered.
+            # This runs in a signal handler, so we leave the work to the loop, which may already be closed.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._note, signum)
 
@@ -94,7 +97,10 @@ class SignalSource:
                 await emit(SignalEvent(self._waiting.popleft()))
 
     def close(self) -> None:
-        """End `run` after it has sent the received signals. The SIGTERM that stops the program is also an event."""
+        """Make `run` return after it has sent the signals received so far.
+
+        The SIGTERM that stops the program is also sent.
+        """
         self._closing = True
         self._wake.set()
 
@@ -106,9 +112,9 @@ class SignalSource:
 
 def _checked(signum: int) -> int:
     if signum not in signal.valid_signals():
-        raise ValueError(f"{signum!r} is not a signal; give one such as signal.SIGUSR1")
+        raise ValueError(f"{signum!r} is not a signal; use one such as signal.SIGUSR1")
     if signum in {getattr(signal, "SIGKILL", None), getattr(signal, "SIGSTOP", None)}:
-        raise ValueError(f"{_name(signum)} cannot be caught; give another signal")
+        raise ValueError(f"{_name(signum)} cannot be caught; use a different signal")
     return int(signum)
 
 

@@ -21,12 +21,12 @@ __all__ = ["TickerSource"]
 class TickerSource:
     """Sends a `TickEvent` at a fixed rate.
 
-    The rate does not drift. If a tick becomes due while the previous one still waits for its lane, it is skipped. Its
-    number is missing from ``count``, and `missed` counts it.
+    The rate does not drift. If a tick becomes due while the previous one is still waiting for its lane, the tick is
+    skipped: ``count`` skips its number, and it is counted in `missed`.
 
     Args:
         interval: Seconds between two ticks.
-        name: Name of the ticks. Their topic is ``tick/<name>``.
+        name: The name of the ticks. Their topic is ``tick/<name>``.
         immediate: Whether the first tick is sent immediately. By default, it is sent after one interval.
 
     Raises:
@@ -46,7 +46,7 @@ class TickerSource:
     async def run(self, emit: Emit) -> None:
         """Send ticks until cancelled. The router calls this."""
         now, wall = asyncio.get_running_loop().time, wall_clock()
-        # The time of tick 0: tick ``n`` is due at ``start + n * interval``.
+        # The time of tick 0. Tick ``n`` is due at ``start + n * interval``.
         start = now() - self.interval if self.immediate else now()
         count = 1
         while True:

@@ -33,48 +33,51 @@ __all__ = ["WebhookSource"]
 
 
 class WebhookSource:
-    """Sends a `WebhookEvent` for each HTTP request that is allowed, small enough and signed.
+    """Sends a `WebhookEvent` for each HTTP request that is valid, within the limits and, if required, signed.
 
-    The path becomes the topic: ``/deploy`` is ``webhook/deploy``, and ``/`` is ``webhook``.
+    The path becomes the topic: ``/deploy`` becomes ``webhook/deploy``, and ``/`` becomes ``webhook``.
 
-    Without an inbox, the response is sent when the event is in its lane. If the lane is full, the sender waits. With an
-    `Inbox`, the response is sent when the request is on disk. While the source is suspended, the response is 503.
+    Without an inbox, the response is sent once the event is in its lane. If the lane is full, the sender waits. With an
+    `Inbox`, the response is sent once the request is on disk. While the source is suspended, the response is 503.
     ``SuspendHandler.manage(source)`` suspends it together with the program.
 
-    Errors are small JSON objects. The status is 400 for a malformed request, 401 without a valid signature, 404 for an
-    unknown path, a path with empty segments, ``..`` or wildcards, or a topic without a handler, 405 (with ``Allow``)
-    for the method, 408 if the request is too slow, 413 if it is too large, 415 if it is compressed, 429 and 503 (with
-    ``Retry-After``) under load, and 501 for a transfer coding other than chunked. Refused requests are logged at INFO,
-    without query and headers.
+    Error responses are small JSON objects. The status is 400 if the request is malformed, 401 if it has no valid
+    signature, 404 for an unknown path, a path with empty segments, ``..`` or wildcards, or a topic without a handler,
+    405 (with ``Allow``) if the method is not allowed, 408 if the request is too slow, 413 if it is too large, 415 if it
+    is compressed, 429 or 503 (with ``Retry-After``) under load, and 501 for a transfer coding other than chunked.
+    Refused requests are logged at INFO, without their query and headers.
 
-    ``async with`` opens the port. The router does this when it starts. When the router stops, requests get the response
-    503 until the lanes are empty. Idle connections are then closed, and requests in flight get a short time to finish.
+    ``async with`` opens the port. The router does this when it starts. When the router stops, the response to new
+    requests is 503 until the lanes are empty. Then idle connections are closed, and requests in flight get a short time
+    to finish.
 
     Args:
-        host: Address or name to listen on, or ``"unix:/run/app.sock"`` for a Unix socket with mode 0600. An old socket
-            file is replaced if its process has ended. A socket that systemd passes is used if it is bound to the same
-            address.
-        port: Port to listen on. 0 chooses a free port. Ignored for a Unix socket.
-        verify: A verifier of ``lifecycle.sources.signatures``, or a function with the same arguments as its ``verify``.
-            Required unless ``host`` is loopback or a Unix socket. Without it, requests from web pages are refused.
+        host: The address or host name to listen on, or ``"unix:/run/app.sock"`` for a Unix socket with mode 0600. An
+            old socket file is replaced if its process has exited. If systemd passes a socket bound to the same address,
+            that socket is used.
+        port: The port to listen on. 0 chooses a free port. Ignored for a Unix socket.
+        verify: A verifier from ``lifecycle.sources.signatures``, or a function with the same arguments as a verifier's
+            ``verify``. Required unless ``host`` is a loopback address or a Unix socket. If there is none, requests from
+            web pages are refused.
         paths: Paths to accept. By default, any path.
         methods: Methods to accept.
-        limits: Limits of size, rate and time.
-        inbox: Stores accepted requests on disk until they are handled.
-        ssl_context: TLS context. If given, the source serves HTTPS.
-        dedupe: Seconds to remember the delivery id that the verifier returns (for Stripe and Slack, the signed time and
-            body). A repeated request gets the same response as the first and is not delivered again. If the first
-            response was an error, the request is delivered again. While the handler of the first request is running,
-            the repeated request waits for that handler. At most 65,536 ids are kept, in memory. 0 turns this off. An
-            inbox has its own setting.
-        answer: With ``"accepted"``, the response is 202 as soon as the event is accepted. With ``"handled"``, it is
-            sent when the handler has ended: 200, 500 if it raised, or 504 if it exceeds ``limits.answer_timeout``. Many
-            senders time out after ten seconds and send the request again.
+        limits: The limits on size, rate and time.
+        inbox: An inbox that stores accepted requests on disk until they are handled.
+        ssl_context: A TLS context. If you pass one, the source serves HTTPS.
+        dedupe: How long, in seconds, to remember the delivery id that the verifier returns (for Stripe and Slack, the
+            signed time and body). A repeated request gets the same response as the first one and is not delivered
+            again, unless the first response was an error. While the handler of the first request is still running, the
+            repeated request waits for it. Up to 65,536 ids are kept in memory. 0 turns this off. An inbox has its own
+            setting.
+        answer: With ``"accepted"``, the response is 202 and is sent as soon as the event is accepted. With
+            ``"handled"``, it is sent once the handler has finished: 200 if it returned, 500 if it raised an error, or
+            504 if it exceeds ``limits.answer_timeout``. Many senders time out after ten seconds and send the request
+            again.
 
     Raises:
-        ValueError: if ``host`` is not loopback and ``verify`` is missing, if paths or methods cannot be served, or if
-            ``answer="handled"`` is combined with an inbox, which retries failed events.
-        TypeError: if ``inbox`` has any other type.
+        ValueError: if ``host`` is not a loopback address and ``verify`` is missing, if paths or methods cannot be
+            served, or if ``answer="handled"`` is combined with an inbox, which retries failed events.
+        TypeError: if ``inbox`` is not an `Inbox`.
     """
 
     def __init__(  # noqa: PLR0913  # all but the address are optional settings by name
@@ -94,7 +97,7 @@ class WebhookSource:
         if verify is None and not is_local(host):
             raise ValueError(
                 f"{host!r} can be reached from other machines, so requests must be verified; "
-                "give verify=GitHub(secret), or listen on 127.0.0.1"
+                "pass verify=GitHub(secret), or listen on 127.0.0.1"
             )
         self.name: str = f"webhook {host}:{port}" if unix_path(host) is None else f"webhook {host}"
         self._host, self._port = host, port
@@ -120,7 +123,10 @@ class WebhookSource:
 
     @property
     def url(self) -> str:
-        """The URL of the source, without a slash at the end. Before the start, it is the URL of the given address."""
+        """The URL of the source, without a trailing slash.
+
+        Until the source has started, it is the URL of the configured address.
+        """
         return url_of("http" if self._context is None else "https", *(self._address or (self._host, self._port)))
 
     async def __aenter__(self) -> Self:
@@ -169,7 +175,10 @@ class WebhookSource:
         await self._server.drain()
 
     def suspend(self) -> None:
-        """Answer new requests with 503 and ``Retry-After``. Keep requests in flight and messages of the inbox."""
+        """Respond to new requests with 503 and ``Retry-After``.
+
+        Keep requests in flight and the messages in the inbox.
+        """
         self._suspend(suspended=True)
 
     def resume(self) -> None:
@@ -177,10 +186,10 @@ class WebhookSource:
         self._suspend(suspended=False)
 
     def close(self) -> None:
-        """End `run`: refuse new requests, and finish those in flight.
+        """Make `run` return: refuse new requests, and finish those in flight.
 
-        A socket from systemd is left to other processes immediately. Clients that are already connected may send their
-        first request for one more second.
+        A socket passed by systemd is released to other processes immediately. For one more second, clients that are
+        already connected can send a first request.
         """
         self._closing.set()
         if self._server is not None:
@@ -191,8 +200,8 @@ class WebhookSource:
     async def settle(self) -> None:
         """Store the results of all deliveries in the inbox, and close it.
 
-        The router calls this when all deliveries have ended. If you run a source with an inbox and without a router,
-        call it after leaving the source.
+        The router calls this once all deliveries have ended. If you run a source with an inbox but without a router,
+        call it yourself after exiting the source.
         """
         if self._inbox is not None:
             await self._inbox.settle()
@@ -215,13 +224,13 @@ def _delivery_of(inbox: Inbox | None) -> InboxDelivery | None:
     from lifecycle.sources.inbox import Inbox, InboxDelivery  # imports SQLite
 
     if not isinstance(inbox, Inbox):
-        raise TypeError(f"inbox={inbox!r} is not an Inbox; give Inbox({inbox!r}) with the path of a file")
+        raise TypeError(f"inbox={inbox!r} is not an Inbox; pass Inbox({inbox!r}) with the path of a file")
     return InboxDelivery(inbox)
 
 
 def _waits(answer: str, inbox: Inbox | None) -> bool:
     if answer not in ("accepted", "handled"):
-        raise ValueError(f"answer={answer!r} is unknown; give 'accepted' or 'handled'")
+        raise ValueError(f"answer={answer!r} is unknown; use 'accepted' or 'handled'")
     if answer == "handled" and inbox is not None:
         raise ValueError(
             "answer='handled' and an inbox cannot be combined: an inbox accepts what it has stored, and retries "

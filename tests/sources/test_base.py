@@ -205,7 +205,7 @@ async def test_emit_threadsafe_in_the_thread_of_the_loop_raises() -> None:
 
 def test_emit_threadsafe_without_a_running_loop_raises() -> None:
     source = BaseSource("push")
-    with pytest.raises(RuntimeError, match="does not run in a loop yet"):
+    with pytest.raises(RuntimeError, match="is not running in a loop yet"):
         source.emit_threadsafe(A)
 
     async def run() -> None:

@@ -168,7 +168,7 @@ def test_entries_on_the_way_are_its_links_and_the_last_entry(tmp_path: Path) -> 
 
 
 def test_no_path_raises() -> None:
-    with pytest.raises(ValueError, match="no path to watch"):
+    with pytest.raises(ValueError, match="no paths to watch"):
         FileWatchSource()
 
 

@@ -142,7 +142,7 @@ async def test_a_plain_check_is_not_called_again_while_it_hangs() -> None:
         free.set()
     assert not any(event.healthy for event in events_of)
     assert calls == [1]
-    assert "still hangs" in events_of[-1].message
+    assert "still hanging" in events_of[-1].message
     while not (await events.get()).healthy:
         pass
     run.cancel()
@@ -163,10 +163,10 @@ async def test_an_object_whose_call_is_async_is_awaited(clock: Clock) -> None:
     [{"interval": 0}, {"timeout": -1}, {"failures": 0}, {"successes": 0}, {"trigger": "sometimes"}, {"name": "a/b"}],
 )
 def test_invalid_settings_raise(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"give|leave out|must be"):
+    with pytest.raises(ValueError, match=r"use|leave out|must be"):
         HealthCheckSource(**{"name": "db", "check": answers([True]), **wrong})
 
 
 def test_a_check_that_is_not_callable_raises() -> None:
-    with pytest.raises(TypeError, match="give a function"):
+    with pytest.raises(TypeError, match="pass a function"):
         HealthCheckSource("db", "http://localhost")  # type: ignore[arg-type]  # the mistake under test

@@ -171,10 +171,10 @@ async def test_the_zone_of_the_system_is_the_default(clock: Clock, monkeypatch: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"expression": "every day"}, "'every day' is not a cron expression .*; give five fields"),
+        ({"expression": "every day"}, "'every day' is not a cron expression .*; use five fields"),
         ({"expression": "* * */20 * 1L"}, "'.*' never matches"),
-        ({"timezone": "Europe/Atlantis"}, "timezone='Europe/Atlantis' is unknown; give a name such as"),
-        ({"catch_up": "some"}, "catch_up='some' is unknown; give one of 'none', 'once', 'all'"),
+        ({"timezone": "Europe/Atlantis"}, "timezone='Europe/Atlantis' is unknown; use a name such as"),
+        ({"catch_up": "some"}, "catch_up='some' is unknown; use one of 'none', 'once', 'all'"),
     ],
 )
 def test_invalid_settings_are_refused(arguments: dict[str, Any], message: str) -> None:

@@ -56,9 +56,9 @@ def test_paths_that_no_request_can_have_raise(path: str) -> None:
 
 
 def test_a_string_as_paths_or_methods_raises() -> None:
-    with pytest.raises(TypeError, match="give a tuple"):
+    with pytest.raises(TypeError, match="pass a tuple"):
         WebhookSource(paths="/deploy")
-    with pytest.raises(TypeError, match="give a tuple"):
+    with pytest.raises(TypeError, match="pass a tuple"):
         WebhookSource(methods="POST")
     with pytest.raises(TypeError, match="not a path"):
         WebhookSource(paths=[1])  # type: ignore[list-item]
@@ -77,7 +77,7 @@ def test_limits_that_reject_every_request_raise(limits: dict[str, float]) -> Non
 
 
 def test_a_path_as_inbox_raises() -> None:
-    with pytest.raises(TypeError, match=r"give Inbox\('app.db'\)"):
+    with pytest.raises(TypeError, match=r"pass Inbox\('app.db'\)"):
         WebhookSource(inbox="app.db")  # type: ignore[arg-type]
 
 

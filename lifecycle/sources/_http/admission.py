@@ -1,7 +1,7 @@
-"""Checks of a request, in this order: path, method, rate, size, signature. A request that passes becomes an event.
+"""Checks a request's path, method, rate, size and signature, in this order. A request that passes becomes an event.
 
-A request is rejected as early as possible, so that unverified clients cost little. The body is read only if the first
-line and the headers are valid. This module imports aiohttp, so it is imported when a server starts.
+A request is rejected as early as possible, so that unverified clients cost little. The body is read only if the request
+line and the headers are valid. This module needs aiohttp, so it is imported only when a server starts.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ _MALFORMED = "the body is malformed"
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-#: The maximum number of clients whose rate is recorded. Beyond that, the client that has been quiet longest is
+#: The maximum number of clients whose rate is tracked. If there are more, the client that has been quiet longest is
 #: forgotten.
 _CLIENTS = 10_000
 
-#: The slow readers of all servers in a loop, oldest first. The servers share the file descriptors of the process.
+#: The slow readers of all servers in each event loop, oldest first. They are kept together because the servers share
+#: the process's file descriptors.
 _slow_of: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[asyncio.Timeout, _Bodies]]] = WeakKeyDictionary()
 
 
@@ -47,7 +48,7 @@ class Admission:
         self._settings = settings
         self._bodies = _Bodies(settings.limits, most)
         self._rates = None if settings.limits.rate is None else RateLimiter(*settings.limits.rate)
-        # Used for ids that are unique across restarts and cheap to create.
+        # A prefix for ids, which makes them unique across restarts and cheap to create.
         self._prefix = secrets.token_hex(6)
         self._numbers = itertools.count(1)
 
@@ -71,7 +72,7 @@ class Admission:
         return path
 
     def give_up(self, reason: str) -> None:
-        """Refuse the requests whose bodies have not arrived, with ``reason``."""
+        """Refuse all requests whose bodies have not arrived yet, with ``reason``."""
         self._bodies.give_up(reason)
 
     async def read(self, request: web.BaseRequest, path: str) -> tuple[WebhookEvent, str]:
@@ -91,7 +92,7 @@ class Admission:
         event = WebhookEvent(request.method, path, headers, _query(request), body, identity or self._new_id())
         if not identity and self._settings.replay_key is not None:
             identity = self._settings.replay_key(headers, body)
-        # The key includes the path, because GitHub uses one id for all hooks that receive an event.
+        # Include the path in the key, because GitHub uses the same id for all hooks that receive an event.
         return event, f"{path} {identity}" if identity else ""
 
     def _require_credential(self, headers: Mapping[str, str]) -> None:
@@ -116,7 +117,10 @@ class Admission:
 
 
 def _headers(request: web.BaseRequest) -> dict[str, str]:
-    """Return the headers with lower-case names. Repeated headers are joined, so that no signature hides another."""
+    """Return the headers with lower-case names.
+
+    Repeated headers are joined, so that one signature cannot hide another.
+    """
     given = request.headers
     headers = {name.lower(): value for name, value in given.items()}
     if len(headers) != len(given):
@@ -125,13 +129,13 @@ def _headers(request: web.BaseRequest) -> dict[str, str]:
 
 
 def _query(request: web.BaseRequest) -> dict[str, str]:
-    """Return the query parameters, with the last value of each name."""
+    """Return the query parameters. If a name is repeated, its last value is used."""
     query = request.raw_path.partition("?")[2]
     return dict(parse_qsl(query, keep_blank_values=True)) if query else {}
 
 
 def _require_plain(headers: Mapping[str, str]) -> None:
-    """Refuse a body that must be decompressed before it can be verified."""
+    """Refuse a body that would have to be decompressed before it could be verified."""
     if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise Refused(415, "the body is compressed; send it uncompressed", headers={"Accept-Encoding": "identity"})
     if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
@@ -139,12 +143,15 @@ def _require_plain(headers: Mapping[str, str]) -> None:
 
 
 def _is_from_a_page(headers: Mapping[str, str]) -> bool:
-    """Return whether a web page made a browser send the request. Pages can also send requests to loopback addresses."""
+    """Return whether a web page made a browser send the request. Web pages can reach loopback addresses."""
     return "origin" in headers or headers.get("sec-fetch-site", "none") != "none"
 
 
 def _text(identity: object) -> str:
-    """Return the id that a verifier returned. A custom verifier that returns None has verified nothing."""
+    """Check and return the id that a verifier returned.
+
+    A custom verifier that returns None has not verified anything.
+    """
     if not isinstance(identity, str):
         raise VerificationError("the request was not verified")
     return identity
@@ -154,11 +161,13 @@ def _text(identity: object) -> str:
 
 
 class _Bodies:
-    """Reads the request bodies of one server, with limits on the size and time of each, and on the memory for all.
+    """Reads the request bodies of one server.
 
-    Clients that send slowly share the memory of ``limits.pending`` full bodies. Slow clients of all servers share
-    ``most`` connections. If a client exceeds the shared limit, the slow client that has been sending longest is
-    refused. Slow clients therefore affect each other, but not fast ones.
+    Each one is limited in size and time, and together they are limited in memory.
+
+    Slow clients share enough memory for ``limits.pending`` full bodies, and the slow clients of all servers share
+    ``most`` connections. If a shared limit is exceeded, the slow client that has been sending for the longest time is
+    refused. This way, slow clients affect each other, but not fast ones.
     """
 
     def __init__(self, limits: Limits, most: int) -> None:
@@ -166,17 +175,17 @@ class _Bodies:
         self._timeout = limits.body_timeout
         self._memory = limits.body * limits.pending
         self._most = most
-        # The bytes that each slow reader holds, oldest reader first.
+        # The number of bytes that each slow reader has buffered, oldest reader first.
         self._slow: dict[asyncio.Timeout, int] = {}
         self._held = 0
         # The reason why incomplete bodies are refused. Empty while they are accepted.
         self._given_up = ""
 
     def at_hand(self, request: web.BaseRequest) -> bytes | None:
-        """Return the body if it arrived with the headers, as most bodies do. Return None if it has yet to arrive.
+        """Return the body if it arrived together with the headers, as most bodies do. Otherwise, return None.
 
         Raises:
-            Refused: with 413 if it is larger than the limit, with 400 if it is malformed.
+            Refused: with 413 if it is larger than the limit, or with 400 if it is malformed.
         """
         if (request.content_length or 0) > self._limit:
             raise self._too_large()
@@ -194,7 +203,7 @@ class _Bodies:
         """Wait for a body that was not `at_hand`, and return it.
 
         Raises:
-            Refused: with 413 if it is larger than the limit, with 408 if it takes too long, with 400 if it is
+            Refused: with 413 if it is larger than the limit, with 408 if it takes too long, or with 400 if it is
                 malformed.
             ConnectionError: if the client disconnects.
         """
@@ -220,7 +229,7 @@ class _Bodies:
             raise Refused(408, "the body took too long to arrive") from None
 
     def end(self, clock: asyncio.Timeout) -> None:
-        """Let the time limit of a reader expire now. Further calls do nothing."""
+        """Make a reader's time limit expire now. Further calls do nothing."""
         self._held -= self._slow.pop(clock, 0)
         if not clock.expired():
             clock.reschedule(0)
@@ -262,14 +271,14 @@ async def _next_chunk(request: web.BaseRequest) -> bytes:
 
 
 async def _invite(request: web.BaseRequest) -> None:
-    """Ask for the body if the client waits for permission to send it. The headers have already been checked."""
+    """Ask for the body if the client is waiting for permission to send it. The headers have already been checked."""
     expected = request.headers.get("Expect")
     if expected is None:
         return
     if expected.lower() != "100-continue":
         raise Refused(417, "the only supported expectation is 100-continue")
     await request.writer.write(_CONTINUE)
-    # The response itself has not started.
+    # What we have written is not part of the response, which has not started yet.
     request.writer.output_size = 0
 
 
@@ -277,26 +286,29 @@ async def _invite(request: web.BaseRequest) -> None:
 
 
 class RateLimiter:
-    """A limit of ``count`` requests per ``seconds`` for each client, as a burst or evenly spaced.
+    """Limits each client to ``count`` requests per ``seconds``, which may arrive in a burst or evenly spaced.
 
-    For each client, it stores the time until which the allowance is used up (generic cell rate algorithm).
+    For each client, it stores the time until which the client's allowance is used up (the generic cell rate algorithm).
     """
 
     def __init__(self, count: int, seconds: float, *, clients: int = _CLIENTS) -> None:
         self._seconds = seconds
         self._each = seconds / count
         self._clients = clients
-        # The time until which the allowance of each client is used up. The first client has been quiet longest.
+        # The time until which each client's allowance is used up. The client that has been quiet longest comes first.
         self._booked: dict[str, float] = {}
 
     def __len__(self) -> int:
         return len(self._booked)
 
     def wait(self, client: str, now: float) -> float:
-        """Count a request of ``client`` and return 0 if it is allowed. Otherwise, return the seconds until it is."""
+        """If ``client`` may send a request now, count it and return 0.
+
+        Otherwise, return the number of seconds to wait.
+        """
         booked = max(self._booked.pop(client, now), now)
         wait = booked + self._each - self._seconds - now
-        # A tolerance, so that rounding errors do not refuse the last of `count` requests.
+        # The tolerance keeps rounding errors from refusing the last of `count` requests.
         refused = wait > self._each * 1e-6
         self._booked[client] = booked if refused else booked + self._each
         if len(self._booked) > self._clients:

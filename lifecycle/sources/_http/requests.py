@@ -1,7 +1,7 @@
-"""The webhook server, which handles requests from the first line to the response, and shuts down in steps.
+"""The webhook server, which handles requests from the request line to the response, and shuts down in steps.
 
-`Admission` turns a request into an event. This module puts the event into its lane, waits until its handler ends, or
-stores it in an inbox. It imports aiohttp, so it is imported when a server starts.
+`Admission` turns a request into an event. This module puts the event into its lane, waits until its handler has
+finished, or stores it in an inbox. It needs aiohttp, so it is imported only when a server starts.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ _log = logging.getLogger("lifecycle.sources")
 _SUSPENDED = "the receiver is suspended"
 _STOPPING = "the receiver is stopping"
 
-#: The status of a response that is sent while the handler still runs.
+#: The status of a response that is sent while the handler is still running.
 _STILL_RUNNING = 504
 
-#: The maximum number of characters of a path in the log.
+#: The maximum number of characters of a path that are logged.
 _LONGEST_PATH = 200
 
 #: Seconds that requests in flight have to finish.
 _GRACE = 3.0
 
-#: The same at the very end, before requests that wait for space are refused.
+#: The same when the server closes. Requests that are still waiting for space are then refused.
 _LAST_GRACE = 0.3
 
-#: The maximum number of keys in the idempotency cache. Beyond that, the oldest key is removed.
+#: The maximum number of keys in the idempotency cache. If there are more, the oldest key is removed.
 _MOST_KEYS = 65_536
 
 
 class WebhookServer:
-    """Listens, and responds to a request when its event is in its lane, is handled, or is stored in ``inbox``."""
+    """Listens, and responds to a request once its event is in its lane, has been handled, or is stored in ``inbox``."""
 
     def __init__(self, settings: Settings, inbox: InboxDelivery | None) -> None:
         self._settings = settings
-        # The limit for clients that send a body equals the limit for clients that wait to send a request.
+        # The same number of clients may be sending a body as may be waiting to send a request.
         self._admission = Admission(settings, share_of_descriptors(4, least=16, most=10_000))
         self._listener = Listener(self._answer, header_timeout=settings.limits.header_timeout)
         self._in_flight = _InFlight()
@@ -70,7 +70,7 @@ class WebhookServer:
         self._emit: Emit | None = None
         self._opened = asyncio.Event()
         self._stopping = False
-        #: If true, requests get the response 503, and the socket stays open.
+        #: If true, the response to every request is 503, and the socket stays open.
         self.suspended = False
 
     # -- start and stop ----------------------------------------------------------------------------------------
@@ -84,24 +84,24 @@ class WebhookServer:
         return await self._listener.listen(host, port, context)
 
     def open(self, emit: Emit) -> None:
-        """Start to emit events with ``emit``, including those of earlier requests."""
+        """Start emitting events with ``emit``, including those of earlier requests."""
         self._emit = emit
         self._opened.set()
 
     def close(self) -> None:
-        """Begin the shutdown: refuse requests with 503, unless the socket must first be handed over."""
+        """Begin to shut down: refuse requests with 503, unless the socket must be handed over first."""
         if not self._listener.inherited:
             self._stopping = True
 
     async def drain(self) -> None:
-        """Leave an inherited socket to its next owner. Put requests in flight into their lanes, or refuse them."""
+        """Release an inherited socket for its next owner. Put requests in flight into their lanes, or refuse them."""
         await self._listener.hand_over()
         self._stopping = True
         await self._in_flight.wait_done(_GRACE)
         self._give_up()
 
     async def aclose(self, *, at_once: bool) -> None:
-        """Finish requests in flight, then close every connection. With ``at_once``, do not wait for handlers."""
+        """Finish requests in flight, then close every connection. If ``at_once`` is true, don't wait for handlers."""
         self._stopping = True
         try:
             await self._in_flight.wait_done(_LAST_GRACE)
@@ -112,14 +112,14 @@ class WebhookServer:
             await self._listener.aclose()
 
     def _give_up(self, *, handled: bool = False) -> None:
-        """Refuse requests that wait for a body or for space and, with ``handled``, those that wait for a handler."""
+        """Refuse requests that are waiting for a body or for space and, if ``handled`` is true, for a handler."""
         self._admission.give_up(_STOPPING)
         self._in_flight.give_up(handled=handled)
 
     # -- handling a request ------------------------------------------------------------------------------------
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
-        """Refuse ``request``, or respond when its event is in its lane or inbox or, if configured, is handled."""
+        """Refuse ``request``, or respond once its event is in its lane or inbox or, if configured, has been handled."""
         self._in_flight.begin()
         try:
             self._require_open()
@@ -158,7 +158,7 @@ class WebhookServer:
             self._storing -= 1
 
     async def _hand_over(self, event: WebhookEvent, key: str) -> None:
-        """Wait until the event is in its lane or, if configured, is handled."""
+        """Wait until the event is in its lane or, if configured, has been handled."""
         in_flight, task = self._in_flight, _this_task()
         in_flight.begin_waiting(task)
         try:
@@ -214,19 +214,19 @@ class WebhookServer:
                     await delivery
             except NotHandled as error:
                 raise _refusal_of(error, delivery.event.topic) from None
-            except Exception:  # noqa: BLE001  # the router has logged it, and its text is not for clients
-                # The handler itself may have raised TimeoutError.
+            except Exception:  # noqa: BLE001  # the router has logged the error, whose text is not meant for clients
+                # Otherwise, the handler itself raised TimeoutError.
                 if limit.expired():
                     raise Refused(_STILL_RUNNING, f"the handler is still running after {seconds:g} s") from None
                 raise Refused(500, "the handler failed") from None
 
     def _refuse(self, request: web.BaseRequest, refusal: Refused) -> web.Response:
-        # The query is left out, because it often contains a token.
+        # Leave out the query, because it often contains a token.
         path = request.raw_path.partition("?")[0][:_LONGEST_PATH]
         _log.info("refused %s %r from %s: %d, %s", request.method, path, request.remote, refusal.status, refusal.reason)
         answer = problem(refusal.status, refusal.reason, refusal.headers)
         if self._stopping or not request.content.is_eof():
-            # The body stays unread, so the connection cannot be used for another request.
+            # The body has not been read, so the connection cannot be used for another request.
             answer.force_close()
         return answer
 
@@ -242,39 +242,42 @@ def _refusal_of(error: NotHandled, topic: str) -> Refused:
 
 
 class _InFlight:
-    """The requests without a response: being read, waiting for space in a lane, or waiting for their handler."""
+    """Requests that have no response yet.
+
+    They are being read, or are waiting for space in a lane or for their handler.
+    """
 
     def __init__(self) -> None:
-        # Number of requests that are being read or wait for space, and a future that completes when it decreases.
+        # The number of requests that are being read or waiting for space, and a future that is done when it decreases.
         self._busy = 0
         self._fewer: asyncio.Future[None] | None = None
-        # The tasks of requests that wait for space, of those that wait for a handler, and of those that were cancelled
-        # so that they get a response.
+        # The tasks of requests that are waiting for space, of those that are waiting for a handler, and of those that
+        # we cancelled so that they get a response.
         self._waiting: set[asyncio.Task[object]] = set()
         self._following: set[asyncio.Task[object]] = set()
         self._given_up: set[asyncio.Task[object]] = set()
 
     @property
     def pending(self) -> int:
-        """The number of requests that wait for space or for a handler."""
+        """The number of requests that are waiting for space or for a handler."""
         return len(self._waiting) + len(self._following)
 
     def begin(self) -> None:
-        """Count a request from its first line on."""
+        """Start counting a request. Called when its request line arrives."""
         self._busy += 1
 
     def end(self) -> None:
-        """Stop counting a request, because it has its response or waits only for its handler."""
+        """Stop counting a request. Called when it has its response or is only waiting for its handler."""
         self._busy -= 1
         if self._fewer is not None and not self._fewer.done():
             self._fewer.set_result(None)
 
     def begin_waiting(self, task: asyncio.Task[object]) -> None:
-        """Record that ``task`` begins to wait for space."""
+        """Record that ``task`` is waiting for space."""
         self._waiting.add(task)
 
     def end_waiting(self, task: asyncio.Task[object]) -> None:
-        """Record that ``task`` no longer waits."""
+        """Record that ``task`` is no longer waiting."""
         self._waiting.discard(task)
         self._given_up.discard(task)
 
@@ -283,8 +286,8 @@ class _InFlight:
         """Run a block in which the current task waits for its handler instead of for space.
 
         Raises:
-            Refused: with 504 if `give_up` cancelled the task. After 503, a sender would repeat the request, and it
-                could be handled twice.
+            Refused: with 504 if `give_up` cancelled the task. We don't use 503, because the sender would then repeat
+                the request, and it could be handled twice.
         """
         task = _this_task()
         self._waiting.discard(task)
@@ -301,13 +304,16 @@ class _InFlight:
             self.begin()
 
     def give_up(self, *, handled: bool = False) -> None:
-        """Cancel requests that wait for space and, with ``handled``, for a handler, so that they get a response."""
+        """Cancel requests waiting for space and, if ``handled`` is true, for a handler, so that they get a response."""
         for task in (self._waiting | self._following if handled else self._waiting) - self._given_up:
             self._given_up.add(task)
             task.cancel()
 
     async def wait_done(self, seconds: float, *, handled: bool = False) -> None:
-        """Wait at most ``seconds`` until no request is read or waits for space or, with ``handled``, for a handler."""
+        """Wait at most ``seconds`` until no requests are waiting for space or, if ``handled`` is true, for a handler.
+
+        This includes requests that are being read.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self._busy or (handled and self._following):
@@ -315,7 +321,7 @@ class _InFlight:
                     await self._fewer
 
     def is_given_up(self, task: asyncio.Task[object]) -> bool:
-        """Return whether `give_up` cancelled ``task``, rather than aiohttp, which ends the connection."""
+        """Return whether `give_up` cancelled ``task``. Otherwise, aiohttp did, because the connection has ended."""
         return task in self._given_up and not task.uncancel()
 
 
@@ -329,19 +335,21 @@ def _this_task() -> asyncio.Task[object]:
 
 
 class _IdempotencyCache:
-    """The keys of the requests that were accepted in the last ``seconds``, in memory."""
+    """The keys of the requests that were accepted in the last ``seconds``. They are kept in memory."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        # The time at which each key arrived, oldest first, and its result: whether the request was accepted, or the
-        # delivery that will decide this.
+        # When each key arrived, oldest first, and its result: whether the request was accepted, or the delivery whose
+        # outcome decides this.
         self._keys: dict[str, tuple[float, asyncio.Future[bool | Delivery]]] = {}
 
     async def once(self, key: str, take: Callable[[], Awaitable[Delivery | None]]) -> Delivery | None:
-        """Call ``take``, unless a request with the same ``key`` was accepted recently. Wait for one in progress.
+        """Call ``take``, unless a request with the same ``key`` was accepted recently.
 
-        An error in ``take`` is raised and not stored. A delivery that ``take`` returns is returned to all requests with
-        the key, until `conclude` sets its result.
+        If one is in progress, wait for it.
+
+        If ``take`` raises an error, it propagates and is not stored. If ``take`` returns a delivery, all requests with
+        this key get that delivery until `conclude` sets its result.
         """
         while (first := self._find(key)) is not None:
             await asyncio.wait([first])
@@ -361,7 +369,7 @@ class _IdempotencyCache:
         """Set the result of ``delivery``. A request that was not accepted may be repeated."""
         since, outcome = self._keys.get(key, (0.0, None))
         if outcome is None or not outcome.done() or outcome.result() is not delivery:
-            # The result was set before, or the key has been forgotten.
+            # The result has already been set, or the key has been forgotten.
             return
         if accepted:
             self._keys[key] = since, _accepted()
@@ -388,7 +396,7 @@ class _IdempotencyCache:
 
 
 def _accepted() -> asyncio.Future[bool | Delivery]:
-    """Return a result without the delivery, because the delivery would keep its event in memory."""
+    """Return a result that does not refer to the delivery, which would keep its event in memory."""
     outcome: asyncio.Future[bool | Delivery] = asyncio.get_running_loop().create_future()
     outcome.set_result(True)
     return outcome

@@ -1,7 +1,8 @@
-"""A listening socket with an HTTP server, sockets inherited from systemd, and error responses.
+"""An HTTP server on a listening socket, which may be inherited from systemd, and error responses.
 
 Inherited sockets follow sd_listen_fds(3): ``LISTEN_FDS`` is the number of descriptors, starting at 3. ``LISTEN_PID`` is
-the pid of the process for which they are intended. This module imports aiohttp, so it is imported when a server starts.
+the pid of the process for which they are intended. This module needs aiohttp, so it is imported only when a server
+starts.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ _LAST_ANSWERS = 0.5
 #: Seconds that connected clients have to send a request when another process takes over the socket.
 _LAST_REQUESTS = 1.0
 
-#: Maximum number of clients that wait to be accepted. The system may allow fewer.
+#: The maximum number of clients waiting to be accepted. The system may allow fewer.
 _QUEUE = 4096
 
-#: The first inherited descriptor.
+#: The number of the first inherited descriptor.
 _FIRST: Final = 3
 
-#: The maximum number of digits in ``LISTEN_FDS``. Real values are below 1,000.
+#: The maximum number of digits in ``LISTEN_FDS``. Real values are less than 1,000.
 _MOST_DIGITS: Final = 3
 
 #: The socket that uses each descriptor. A closed socket no longer uses it. The dictionary is global, because
@@ -57,7 +58,7 @@ _encode = JSONEncoder().encode
 
 
 class Listener:
-    """Listens, and handles requests with ``answer``. A client has ``header_timeout`` seconds to send the headers."""
+    """Listens, and calls ``answer`` for each request. A client has ``header_timeout`` seconds to send the headers."""
 
     def __init__(
         self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], *, header_timeout: float
@@ -116,9 +117,9 @@ class Listener:
         return found
 
     async def hand_over(self) -> None:
-        """Leave an inherited socket to its next owner. Connected clients get a moment to send a request.
+        """Release an inherited socket for its next owner. Connected clients get a moment to send a request.
 
-        A socket that this process opened stays in use, because no other process would accept its clients.
+        A socket that this process opened itself stays in use, because no other process would accept its clients.
         """
         if not self.inherited or self._acceptor is None:
             return
@@ -135,8 +136,8 @@ class Listener:
         if self._acceptor is not None:
             self._acceptor.close()
         try:
-            # Requests that arrived in the current iteration of the loop get a response before idle connections are
-            # closed.
+            # Let requests that arrived in the current iteration of the loop begin, so that they get a response before
+            # idle connections are closed.
             await asyncio.sleep(0)
             self._connections.end()
             self._server.pre_shutdown()
@@ -168,7 +169,7 @@ async def _bound(host: str, port: int) -> list[socket.socket]:
     """
     sockets: list[socket.socket] = []
     try:
-        # asyncio resolves the name and binds the sockets. An `Acceptor` accepts clients on duplicates of them.
+        # Let asyncio resolve the name and bind the sockets. An `Acceptor` then accepts clients on duplicates of them.
         server = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port, start_serving=False)
         sockets += [each.dup() for each in server.sockets]
         server.close()
@@ -182,17 +183,17 @@ async def _bound(host: str, port: int) -> list[socket.socket]:
 
 
 def _explained(error: OSError, host: str, port: int) -> OSError:
-    """Return the same error with a remedy."""
-    # From Python 3.12 on, asyncio raises an error without a number for an address that does not exist.
+    """Return the error with a message that suggests a remedy."""
+    # Since Python 3.12, asyncio raises an error without an errno if the address does not exist.
     number = error.errno or errno.EADDRNOTAVAIL
     if number == errno.EADDRINUSE:
         text = (
-            f"port {port} of {host} is in use by another program; stop it, or give a different port (0 for a free one)"
+            f"port {port} of {host} is in use by another program; stop it, or use a different port (0 for a free one)"
         )
     elif number == errno.EACCES:
-        text = f"port {port} of {host} requires privileges that this process does not have; give a port above 1023"
+        text = f"port {port} of {host} requires privileges that this process does not have; use a port above 1023"
     elif number == errno.EADDRNOTAVAIL:
-        text = f"{host} is not an address of this machine; give an address of this machine, such as 127.0.0.1"
+        text = f"{host} is not an address of this machine; use one that is, such as 127.0.0.1"
     else:
         text = f"cannot listen on port {port} of {host}: {error.strerror or error}"
     return OSError(number, text)
@@ -202,7 +203,10 @@ def _explained(error: OSError, host: str, port: int) -> OSError:
 
 
 async def _addresses(host: str, port: int) -> Collection[object]:
-    """Return the possible addresses of an inherited socket for this host and port. Empty if any port is accepted."""
+    """Return the addresses that an inherited socket for this host and port may have.
+
+    The result is empty if any port will do.
+    """
     if port == 0 or not _inherited():
         return ()
     loop = asyncio.get_running_loop()
@@ -217,8 +221,8 @@ async def _addresses(host: str, port: int) -> Collection[object]:
 def _take(wanted: Collection[object]) -> socket.socket | None:
     """Return an unused inherited socket that is bound to one of ``wanted``, or None.
 
-    It is a duplicate, so that the descriptor stays open for its next owner. Closing it makes the descriptor available
-    again. Child processes inherit neither of them.
+    The returned socket is a duplicate, so that the descriptor stays open for its next owner. Closing the socket makes
+    the descriptor available again. Child processes inherit neither of them.
     """
     for number in _inherited() if wanted else ():
         if number not in _users or _users[number].fileno() == -1:
@@ -233,7 +237,10 @@ def _take(wanted: Collection[object]) -> socket.socket | None:
 
 
 def _inherited() -> range:
-    """Return the descriptors for this process. Empty if they are intended for a parent with the same environment."""
+    """Return the descriptors passed to this process.
+
+    The range is empty if they were passed to a parent with the same environment.
+    """
     number = os.environ.get("LISTEN_FDS", "")
     ours = os.environ.get("LISTEN_PID") == str(os.getpid())
     usable = ours and number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS
@@ -260,7 +267,7 @@ def _address_of(given: socket.socket) -> object:
 
 
 class Refused(Exception):  # a response, not a failure of the program
-    """Ends a request with an error status. ``reason`` is sent to the client and logged."""
+    """Raised to end a request with an error status. ``reason`` is sent to the client and logged."""
 
     def __init__(self, status: int, reason: str, *, headers: dict[str, str] | None = None) -> None:
         super().__init__(status, reason)
@@ -275,7 +282,7 @@ class Refused(Exception):  # a response, not a failure of the program
 
 
 def problem(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:
-    """Return an error response with a reason that helps to configure the sender."""
+    """Return an error response. Its reason helps users to configure the sender."""
     answer = json_response(status, {"error": reason})
     answer.headers.update(headers or {})
     return answer

@@ -1,4 +1,4 @@
-"""The settings of a webhook server, checked when its source is created. This module needs no aiohttp."""
+"""The settings of a webhook server, which are checked when its source is created. This module does not need aiohttp."""
 
 from __future__ import annotations
 
@@ -38,39 +38,39 @@ _WILDCARDS = frozenset("*?[]\\")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits for the requests of one sender, and of all senders together.
+    """Limits on the requests from one sender, and from all senders together.
 
     Raises:
         ValueError: if a limit would reject every request.
     """
 
-    #: The maximum size of a request body in bytes. A larger body gets the response 413.
+    #: The maximum size of a request body in bytes. The response to a larger body is 413.
     body: int = 1_048_576
-    #: The maximum number of requests that wait for space in their lane or inbox or, with ``answer="handled"``, for
-    #: their handler. Further requests get the response 429. This also limits the memory for bodies.
+    #: The maximum number of requests waiting for space in their lane or inbox or, with ``answer="handled"``, for their
+    #: handler. The response to any more requests is 429. This also limits the memory used for bodies.
     pending: int = 100
-    #: ``(n, seconds)``: the maximum number of requests from one address in this time. Further requests get the response
-    #: 429. All clients of a Unix socket count as one address.
+    #: ``(n, seconds)``: the maximum number of requests from one address within this many seconds. The response to any
+    #: more requests is 429. All clients of a Unix socket are treated as one address.
     rate: Converted[tuple[int, float] | None, tuple[int, Duration] | None] = duration(None)
-    #: The time limit in seconds for the headers of a request, counted from the connection or the last response. A
-    #: connection that exceeds it is closed.
+    #: The time limit, in seconds, for receiving a request's headers. It starts when the client connects or the previous
+    #: response is sent. If the limit is exceeded, the connection is closed.
     header_timeout: DurationField = duration(10.0)
-    #: The time limit in seconds for the body. A slower body gets the response 408.
+    #: The time limit, in seconds, for receiving the body. If it is exceeded, the response is 408.
     body_timeout: DurationField = duration(30.0)
-    #: The number of seconds that ``answer="handled"`` waits for the handler. After that, the response is 504, and the
-    #: handler continues.
+    #: How long, in seconds, ``answer="handled"`` waits for the handler. After that, the response is 504, and the
+    #: handler keeps running.
     answer_timeout: DurationField = duration(10.0)
 
     def __post_init__(self) -> None:
         for name in ("body", "pending"):
             value = getattr(self, name)
             if not value > 0:
-                raise ValueError(f"{name}={value!r} would reject every request; give a number above 0")
+                raise ValueError(f"{name}={value!r} would reject every request; use a number greater than 0")
         store_seconds(self, "header_timeout", "body_timeout", "answer_timeout")
         if self.rate is not None:
             count, period = self.rate
             if count < 1:
-                raise ValueError(f"rate={self.rate!r} would reject every request; give (requests, seconds)")
+                raise ValueError(f"rate={self.rate!r} would reject every request; use (requests, seconds)")
             object.__setattr__(self, "rate", (count, in_seconds("the period of Limits.rate", period)))
 
 
@@ -83,9 +83,9 @@ class Settings:
     methods: tuple[str, ...]
     limits: Limits
     dedupe: float
-    #: If true, the response is sent when the handler has ended, and reports its result.
+    #: If true, the response is sent once the handler has finished, and reports its result.
     handled: bool
-    #: The header without which ``verify`` rejects any body, or "" if it is not known.
+    #: The name of the header without which ``verify`` rejects every request, or "" if it is not known.
     credential_header: str
     #: A function that returns the idempotency key of a verified request without an id.
     replay_key: Callable[[Mapping[str, str], bytes], str] | None
@@ -102,7 +102,7 @@ def checked_verify(verify: Verifier | Verify | None) -> Verify | None:
     function: object = getattr(verify, "verify", verify)
     if not callable(function) or iscoroutinefunction(function):
         raise TypeError(
-            f"{verify!r} is not a verifier; give GitHub(secret) or a plain function of (headers, body, *, now)"
+            f"{verify!r} is not a verifier; pass GitHub(secret) or a plain function of (headers, body, *, now)"
         )
     return cast("Verify", function)
 
@@ -112,13 +112,13 @@ def checked_methods(methods: Iterable[str]) -> tuple[str, ...]:
 
     Raises:
         TypeError: if ``methods`` is a single string.
-        ValueError: if it is empty, or contains an invalid name.
+        ValueError: if it is empty or contains an invalid name.
     """
     if isinstance(methods, str):
-        raise TypeError(f"methods={methods!r} is a single string; give a tuple: methods=({methods!r},)")
+        raise TypeError(f"methods={methods!r} is a single string; pass a tuple: methods=({methods!r},)")
     names = tuple(method.upper() for method in methods)
     if not names or not all(method.isalpha() for method in names):
-        raise ValueError(f"methods={methods!r} are not valid HTTP methods; give names such as POST")
+        raise ValueError(f"methods={methods!r} are not valid HTTP methods; use names such as POST")
     return names
 
 
@@ -133,34 +133,34 @@ def checked_paths(paths: Iterable[str] | None) -> frozenset[str] | None:
         ValueError: if no request can have one of the paths.
     """
     if isinstance(paths, str):
-        raise TypeError(f"paths={paths!r} is a single string; give a tuple: paths=({paths!r},)")
+        raise TypeError(f"paths={paths!r} is a single string; pass a tuple: paths=({paths!r},)")
     return None if paths is None else frozenset(_checked_path(path) for path in paths)
 
 
 def _checked_path(path: str) -> str:
     if not isinstance(path, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users may pass any object
-        raise TypeError(f"{path!r} is not a path; give text such as '/deploy'")
+        raise TypeError(f"{path!r} is not a path; use text such as '/deploy'")
     full = path if path.startswith("/") or not path else f"/{path}"
     parts = full.split("/")[1:]
     if full != "/" and not (parts and all(map(_fits, parts))):
         raise ValueError(
             f"{path!r} cannot be served: segments must not be empty, '.' or '..', and must not contain wildcards; "
-            "give exact paths such as '/deploy'"
+            "use exact paths such as '/deploy'"
         )
     return full
 
 
 @lru_cache(maxsize=256)
 def decoded(target: str) -> str | None:
-    """Return the decoded path of a request's ``target`` without its query, or None if it cannot be a topic.
+    """Return the decoded path in a request's ``target``, without the query, or None if it cannot be a topic.
 
-    It rejects empty segments, ``.`` and ``..``, wildcards, quoted slashes, unprintable characters, and paths that are
-    too long or too deep for a topic.
+    This rejects empty segments, ``.`` and ``..``, wildcards, quoted slashes, unprintable characters, and paths that are
+    too long or have too many segments for a topic.
     """
     raw = target if target.startswith("/") else _path_of_absolute(target)
     if raw == "/":
         return raw
-    # The topic has one additional segment at the start: "webhook".
+    # The topic has an additional first segment, "webhook".
     if raw.count("/") >= MAX_SEGMENTS:
         return None
     segments = [_segment(part) for part in raw.split("/")[1:]]
@@ -169,7 +169,7 @@ def decoded(target: str) -> str | None:
 
 
 def _path_of_absolute(target: str) -> str:
-    """Return the path of ``http://host/path``, which is also a valid target, or ``""`` for other texts."""
+    """Return the path of ``http://host/path``, which is also a valid target, or ``""`` for any other text."""
     try:
         parts = urlsplit(target)
     except ValueError:
@@ -203,7 +203,7 @@ def unix_path(host: str) -> str | None:
         return None
     path = host.removeprefix(_UNIX)
     if not path.startswith("/") or "\0" in path:
-        raise ValueError(f"host={host!r} has no absolute path; give one such as unix:/run/app.sock")
+        raise ValueError(f"host={host!r} has no absolute path; use one such as unix:/run/app.sock")
     return path
 
 
@@ -213,7 +213,7 @@ def is_local(host: str) -> bool:
 
 
 def url_of(scheme: str, host: str, port: int) -> str:
-    """Return the URL of an address, without a slash at the end."""
+    """Return the URL of an address, without a trailing slash."""
     if (path := unix_path(host)) is not None:
         return f"{scheme}+unix://{quote(path, safe='')}"
     return _net.url_of(scheme, host, port)

@@ -1,9 +1,9 @@
-"""The schemes of GitHub, GitLab, Stripe and Slack, and HMAC for other senders.
+"""The signature schemes of GitHub, GitLab, Stripe and Slack, and a generic HMAC scheme for other senders.
 
 GitHub, GitLab and `Hmac` have no timestamp, so a repeated request can be recognised only by its id. Stripe and Slack
-sign the time with the body and have no id, so a repeated request is recognised by its signed content. Error messages
-name the mistake, never the correct value. Neither they nor a ``repr`` contain a secret. Signatures are compared in
-constant time.
+have no id but sign the time together with the body, so a repeated request is recognised by its signed content. Error
+messages describe what is wrong, but never contain the correct value. No error message or ``repr`` contains a secret.
+Signatures are compared in constant time.
 """
 
 from __future__ import annotations
@@ -44,26 +44,29 @@ _STRIPE = "Stripe-Signature"
 _SLACK = "X-Slack-Signature"
 _SLACK_TIME = "X-Slack-Request-Timestamp"
 
-#: The maximum number of characters of an id. A longer text is not accepted as an id.
+#: The maximum number of characters in an id. Longer text is not accepted as an id.
 _LONGEST_ID = 255
 
 #: Seconds since the epoch. More digits make no sense, and Python refuses to parse thousands of them.
 _SECONDS = re.compile(r"[0-9]{1,15}")
 
 _TOKEN = "X-Gitlab-Token"  # noqa: S105  # the name of a header
-#: GitLab's ids, best first: the same for each retry, new for each request, shared by hooks that trigger each other.
+#: GitLab's ids, best first. The first one is the same for each retry, the second is new for each request, and the third
+#: is shared by hooks that trigger each other.
 _GITLAB_IDS = ("idempotency-key", "x-gitlab-webhook-uuid", "x-gitlab-event-uuid")
 
 
 class Hmac:
-    """An HMAC over the body in a header, for senders without their own scheme here. Deliveries have no id.
+    """An HMAC of the body, sent in a header.
+
+    Use this for senders that have no scheme of their own here. Deliveries have no id.
 
     Args:
-        secrets: One or more secrets. A signature with any of them is valid, so that you can rotate them.
-        header: Name of the header with the signature.
-        algorithm: Name of a hash function in ``hashlib``.
-        encoding: Encoding of the digest: ``"hex"`` (lower case) or ``"base64"``.
-        prefix: Text before the digest.
+        secrets: One or more secrets. A signature made with any of them is valid, so that you can rotate them.
+        header: The name of the header that contains the signature.
+        algorithm: The name of a hash function in ``hashlib``.
+        encoding: The encoding of the digest: ``"hex"`` (lower case) or ``"base64"``.
+        prefix: The text before the digest.
 
     Raises:
         ValueError: if a secret is missing or empty, or the header, algorithm, encoding or prefix is invalid.
@@ -80,13 +83,13 @@ class Hmac:
     ) -> None:
         self._keys = _keys_of(secrets)
         self._header = _header_name(header)
-        #: The lower-case name of the header without which `verify` rejects any body.
+        #: The lower-case name of the header without which `verify` rejects every request.
         self.credential_header: str = self._header.lower()
         self._algorithm = _algorithm(algorithm)
         if encoding not in ("hex", "base64"):
-            raise ValueError(f"encoding={encoding!r} is not known; give 'hex' or 'base64'")
+            raise ValueError(f"encoding={encoding!r} is not known; use 'hex' or 'base64'")
         self._encoding = encoding
-        # A signature follows the prefix, so a space at its end is not lost.
+        # A signature follows the prefix, so a trailing space in the prefix is not lost.
         if _lost_in_transit(f"{prefix}.".encode("utf-8", "surrogateescape")):
             raise ValueError(
                 f"prefix={prefix!r} begins with a space or has control characters, and cannot be sent in a header"
@@ -100,7 +103,7 @@ class Hmac:
         """Return ``""`` if the request was signed with one of the secrets.
 
         Raises:
-            VerificationError: for any other request.
+            VerificationError: if the request is not valid.
         """
         given = credential(headers, self._header)
         if not given.startswith(self._prefix):
@@ -111,7 +114,7 @@ class Hmac:
         return ""
 
     def sign(self, body: bytes, *, now: float = 0.0, delivery_id: str = "") -> dict[str, str]:  # noqa: ARG002  # as all
-        """Return the headers of a request with this body, signed with the first secret."""
+        """Return the headers for a request with this body, signed with the first secret."""
         return {self.credential_header: self._prefix + self._signature(self._keys[0], body).decode()}
 
     def _signature(self, key: bytes, body: bytes) -> bytes:
@@ -120,20 +123,20 @@ class Hmac:
 
 
 class GitHub:
-    """GitHub's ``X-Hub-Signature-256``: HMAC with SHA-256 over the body, in hexadecimal digits.
+    """GitHub's ``X-Hub-Signature-256``: an HMAC-SHA256 of the body, in hexadecimal.
 
-    SHA-1, which GitHub also sends for old receivers, is not accepted. The delivery id is ``X-GitHub-Delivery``, which
-    is not signed.
+    SHA-1, which GitHub also sends for old receivers, is not accepted. The delivery id is that in ``X-GitHub-Delivery``,
+    which is not signed.
 
     Args:
-        secrets: One or more secrets. A signature with any of them is valid, so that you can rotate them.
+        secrets: One or more secrets. A signature made with any of them is valid, so that you can rotate them.
 
     Raises:
         ValueError: if a secret is missing or empty.
         TypeError: if a secret is neither text nor bytes.
     """
 
-    #: The lower-case name of the header without which `verify` rejects any body.
+    #: The lower-case name of the header without which `verify` rejects every request.
     credential_header: str = "x-hub-signature-256"
 
     def __init__(self, *secrets: str | bytes) -> None:
@@ -147,7 +150,8 @@ class GitHub:
         """Return the delivery id of a request that GitHub signed, or ``""`` if it has none.
 
         Raises:
-            VerificationError: for any other request. The message names the mistake, never the correct value.
+            VerificationError: if the request is not valid. The message describes what is wrong, but never contains the
+                correct value.
         """
         if "x-hub-signature" in headers and "x-hub-signature-256" not in headers:
             raise VerificationError(
@@ -157,15 +161,15 @@ class GitHub:
         return identity(headers.get("x-github-delivery"))
 
     def sign(self, body: bytes, *, now: float = 0.0, delivery_id: str = "") -> dict[str, str]:
-        """Return the headers of a request with this body, signed with the first secret."""
+        """Return the headers for a request with this body, signed with the first secret."""
         return {**self._hmac.sign(body, now=now), **({"x-github-delivery": delivery_id} if delivery_id else {})}
 
 
 class GitLab:
     """GitLab's secret token, ``X-Gitlab-Token``: the secret itself, which does not sign the body.
 
-    The delivery id is ``Idempotency-Key``, which retries share. Before GitLab 17.4, it is ``X-Gitlab-Webhook-UUID`` or
-    ``X-Gitlab-Event-UUID``.
+    The delivery id is that in ``Idempotency-Key``, which is the same for all retries. Before GitLab 17.4, it is that in
+    ``X-Gitlab-Webhook-UUID`` or ``X-Gitlab-Event-UUID``.
 
     Args:
         tokens: One or more tokens. Any of them is valid, so that you can rotate them.
@@ -175,7 +179,7 @@ class GitLab:
         TypeError: if a token is neither text nor bytes.
     """
 
-    #: The lower-case name of the header without which `verify` rejects any body.
+    #: The lower-case name of the header without which `verify` rejects every request.
     credential_header: str = _TOKEN.lower()
 
     def __init__(self, *tokens: str | bytes) -> None:
@@ -192,14 +196,14 @@ class GitLab:
         """Return the delivery id of a request that has one of the tokens, or ``""`` if it has none.
 
         Raises:
-            VerificationError: for any other request.
+            VerificationError: if the request is not valid.
         """
         if not any_matches(self._tokens, [encoded(credential(headers, _TOKEN, "token"))]):
             raise VerificationError(f"the token in {_TOKEN} is wrong; set the same secret token at the sender")
         return next(filter(None, (identity(headers.get(name)) for name in _GITLAB_IDS)), "")
 
     def sign(self, body: bytes, *, now: float = 0.0, delivery_id: str = "") -> dict[str, str]:  # noqa: ARG002  # as all
-        """Return the headers of a request with the first token."""
+        """Return the headers for a request with the first token."""
         token = self._tokens[0].decode("utf-8", "surrogateescape")
         return {_TOKEN.lower(): token, **({_GITLAB_IDS[0]: delivery_id} if delivery_id else {})}
 
@@ -210,7 +214,7 @@ def _lost_in_transit(value: bytes) -> bool:
 
 def _header_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
-        raise ValueError(f"header={name!r} is not a valid header name; give one such as 'X-Signature'")
+        raise ValueError(f"header={name!r} is not a valid header name; use one such as 'X-Signature'")
     return name
 
 
@@ -219,7 +223,7 @@ def _algorithm(name: str) -> str:
         hmac.digest(b"key", b"", name)
     except (ValueError, TypeError, AttributeError):
         raise ValueError(
-            f"algorithm={name!r} cannot be used for an HMAC; give one of hashlib's, such as 'sha256'"
+            f"algorithm={name!r} cannot be used for an HMAC; use one of hashlib's, such as 'sha256'"
         ) from None
     return name
 
@@ -228,22 +232,22 @@ def _algorithm(name: str) -> str:
 
 
 class Stripe:
-    """Stripe's ``Stripe-Signature``: ``t=…,v1=…``, HMAC with SHA-256 over the time, a dot and the body.
+    """Stripe's ``Stripe-Signature``: ``t=…,v1=…``, an HMAC-SHA256 of the time, a dot and the body.
 
-    The header may contain several signatures, of which one must match. Deliveries have no id. The id of the event is in
-    the body.
+    The header may contain several signatures, one of which must match. Deliveries have no id. The event's id is in the
+    body.
 
     Args:
-        secrets: One or more secrets, each the whole ``whsec_…`` of the endpoint. A signature with any of them is valid,
-            so that you can rotate them.
+        secrets: One or more of the endpoint's secrets, including the prefix ``whsec_``. A signature made with any of
+            them is valid, so that you can rotate them.
         tolerance: The maximum number of seconds between the signed time and now, in either direction.
 
     Raises:
-        ValueError: if a secret is missing or empty, or the tolerance is not above 0.
+        ValueError: if a secret is missing or empty, or the tolerance is not greater than 0.
         TypeError: if a secret is neither text nor bytes.
     """
 
-    #: The lower-case name of the header without which `verify` rejects any body.
+    #: The lower-case name of the header without which `verify` rejects every request.
     credential_header: str = _STRIPE.lower()
 
     def __init__(self, *secrets: str | bytes, tolerance: Duration = 300.0) -> None:
@@ -257,7 +261,7 @@ class Stripe:
         """Return ``""`` if Stripe signed the request within the tolerance.
 
         Raises:
-            VerificationError: for any other request.
+            VerificationError: if the request is not valid.
         """
         stamp, given = _stripe_parts(credential(headers, _STRIPE))
         check_time(stamp, _STRIPE, now=now, tolerance=self._tolerance)
@@ -266,32 +270,32 @@ class Stripe:
         return ""
 
     def replay_key(self, headers: Mapping[str, str], body: bytes) -> str:
-        """Return the idempotency key of a verified request. It depends only on the signed time and the body."""
+        """Return the idempotency key of a verified request, which depends only on the signed time and the body."""
         stamp, _ = _stripe_parts(header(headers, _STRIPE))
         return _stripe(self._keys[0], stamp, body).decode()
 
     def sign(self, body: bytes, *, now: float, delivery_id: str = "") -> dict[str, str]:  # noqa: ARG002  # it has none
-        """Return the headers of a request with this body, signed with the first secret."""
+        """Return the headers for a request with this body, signed with the first secret."""
         stamp = str(int(now))
         return {_STRIPE.lower(): f"t={stamp},v1={_stripe(self._keys[0], stamp, body).decode()}"}
 
 
 class Slack:
-    """Slack's ``X-Slack-Signature``: ``v0=…``, HMAC with SHA-256 over version, time and body.
+    """Slack's ``X-Slack-Signature``: ``v0=…``, an HMAC-SHA256 of the version, the time and the body.
 
-    Deliveries have no id, but events have one in the body.
+    Deliveries have no id. The event's id is in the body.
 
     Args:
-        secrets: One or more signing secrets of the app. A signature with any of them is valid, so that you can rotate
-            them.
+        secrets: One or more of the app's signing secrets. A signature made with any of them is valid, so that you can
+            rotate them.
         tolerance: The maximum number of seconds between ``X-Slack-Request-Timestamp`` and now, in either direction.
 
     Raises:
-        ValueError: if a secret is missing or empty, or the tolerance is not above 0.
+        ValueError: if a secret is missing or empty, or the tolerance is not greater than 0.
         TypeError: if a secret is neither text nor bytes.
     """
 
-    #: The lower-case name of the header without which `verify` rejects any body.
+    #: The lower-case name of the header without which `verify` rejects every request.
     credential_header: str = _SLACK.lower()
 
     def __init__(self, *secrets: str | bytes, tolerance: Duration = 300.0) -> None:
@@ -305,7 +309,7 @@ class Slack:
         """Return ``""`` if Slack signed the request within the tolerance.
 
         Raises:
-            VerificationError: for any other request.
+            VerificationError: if the request is not valid.
         """
         given, stamp = credential(headers, _SLACK), header(headers, _SLACK_TIME)
         check_time(stamp, _SLACK_TIME, now=now, tolerance=self._tolerance)
@@ -314,17 +318,17 @@ class Slack:
         return ""
 
     def replay_key(self, headers: Mapping[str, str], body: bytes) -> str:
-        """Return the idempotency key of a verified request. It depends only on the signed time and the body."""
+        """Return the idempotency key of a verified request, which depends only on the signed time and the body."""
         return _slack(self._keys[0], header(headers, _SLACK_TIME), body).decode()
 
     def sign(self, body: bytes, *, now: float, delivery_id: str = "") -> dict[str, str]:  # noqa: ARG002  # it has none
-        """Return the headers of a request with this body, signed with the first secret."""
+        """Return the headers for a request with this body, signed with the first secret."""
         stamp = str(int(now))
         return {_SLACK_TIME.lower(): stamp, _SLACK.lower(): _slack(self._keys[0], stamp, body).decode()}
 
 
 def _stripe_parts(text: str) -> tuple[str, list[bytes]]:
-    """Return the time and all signatures of version 1. Other versions are for tests and prove nothing."""
+    """Return the time and all signatures of version 1. Other versions are meant for tests and prove nothing."""
     pairs = [part.partition("=") for part in text.split(",")]
     stamps = [value for name, _, value in pairs if name == "t"]
     given = [encoded(value) for name, _, value in pairs if name == "v1"]
@@ -351,16 +355,16 @@ def _hex(key: bytes, content: bytes) -> bytes:
 class Verifier(Protocol):
     """The type of the ``verify`` argument of a `WebhookSource`.
 
-    Two attributes are optional. ``credential_header`` is the lower-case name of a header without which any body is
-    rejected, so that bodies without credentials are not read. If ``verify`` returns no ids, the method
+    Two attributes are optional. ``credential_header`` is the lower-case name of a header without which every request is
+    rejected, so that bodies of requests without credentials are not read. If ``verify`` returns no ids, the method
     ``replay_key(headers, body)`` returns the idempotency key of a verified request.
     """
 
     def verify(self, headers: Mapping[str, str], body: bytes, *, now: float) -> str:
-        """Return the id of the delivery, or ``""``.
+        """Return the delivery's id, or ``""`` if it has none.
 
         Raises:
-            VerificationError: if the request was not made with the secret.
+            VerificationError: if the request was not signed with the secret.
         """
         ...
 
@@ -369,10 +373,10 @@ class Verify(Protocol):
     """A `Verifier` as a plain function."""
 
     def __call__(self, headers: Mapping[str, str], body: bytes, *, now: float) -> str:
-        """Return the id of the delivery, or ``""``.
+        """Return the delivery's id, or ``""`` if it has none.
 
         Raises:
-            VerificationError: if the request was not made with the secret.
+            VerificationError: if the request was not signed with the secret.
         """
         ...
 
@@ -388,18 +392,21 @@ def _keys_of(secrets: tuple[str | bytes, ...]) -> tuple[bytes, ...]:
         TypeError: if a secret is neither text nor bytes.
     """
     if not secrets:
-        raise ValueError("no secret was given; pass the one that is set at the sender")
+        raise ValueError("no secret was passed; use the one that is configured at the sender")
     return tuple(key_of(secret) for secret in secrets)
 
 
 def key_of(secret: str | bytes) -> bytes:
-    """Return one secret as a key. Text from the environment is converted to its original bytes."""
+    """Return a secret as a key.
+
+    Text that comes from an environment variable is converted back to the original bytes.
+    """
     if not isinstance(secret, (str, bytes)):
         raise TypeError(
             f"a secret must be text or bytes, not {type(secret).__name__}; is the environment variable set?"
         )
     if not secret:
-        raise ValueError("the secret is empty; pass the one that is set at the sender")
+        raise ValueError("the secret is empty; use the one that is configured at the sender")
     try:
         return secret.encode("utf-8", "surrogateescape") if isinstance(secret, str) else secret
     except UnicodeEncodeError:
@@ -417,7 +424,7 @@ def shown(scheme: object, secrets: int) -> str:
 
 
 def credential(headers: Mapping[str, str], name: str, kind: str = "signature") -> str:
-    """Return the header that proves the sender of the request."""
+    """Return the header that proves who sent the request."""
     if not isinstance(headers.get(name.lower()), str):
         raise VerificationError(f"the request has no {kind}; set the same secret at the sender ({name})")
     return header(headers, name)
@@ -432,7 +439,7 @@ def header(headers: Mapping[str, str], name: str) -> str:
 
 
 def unchanged(body: bytes) -> bytes:
-    """Return the body, which must be bytes, unchanged."""
+    """Check that the body is bytes, and return it unchanged."""
     if not isinstance(body, (bytes, bytearray, memoryview)):
         raise VerificationError(f"the body must be bytes, got {type(body).__name__}; verify the unchanged body")
     return bytes(body)
@@ -453,13 +460,13 @@ def check_time(stamp: str, name: str, *, now: float, tolerance: float) -> None:
 
 
 def _check_matches(expected: Iterable[bytes], given: Iterable[bytes], name: str) -> None:
-    """Reject a request if none of its signatures matches. They come from the header ``name``."""
+    """Reject the request if none of its signatures, which come from the header ``name``, matches."""
     if not any_matches(expected, given):
-        raise VerificationError(f"the signature in {name} is wrong: the secret or the body differs")
+        raise VerificationError(f"the signature in {name} is wrong: the secret is wrong or the body was changed")
 
 
 def any_matches(expected: Iterable[bytes], given: Iterable[bytes]) -> bool:
-    """Return whether one of ``given`` is expected. The duration does not depend on which one matches."""
+    """Return whether any of ``given`` is expected. The time that this takes does not depend on which one matches."""
     candidates = tuple(given)
     matches = False
     for each in expected:
@@ -469,7 +476,7 @@ def any_matches(expected: Iterable[bytes], given: Iterable[bytes]) -> bool:
 
 
 def encoded(text: str) -> bytes:
-    """Return the text of a header as the bytes that arrived, for a comparison. Never raises."""
+    """Return the bytes that arrived as a header's text, for comparing them. This never raises an error."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -477,6 +484,6 @@ def encoded(text: str) -> bytes:
 
 
 def identity(text: object) -> str:
-    """Return an id that can be logged and stored, or ``""`` if ``text`` is not such an id."""
+    """Return ``text`` if it is an id that can be logged and stored. Otherwise, return ``""``."""
     fits = isinstance(text, str) and len(text) <= _LONGEST_ID and text.isascii() and text.isprintable()
     return str(text) if fits else ""

@@ -1,6 +1,6 @@
-"""Standard Webhooks (https://www.standardwebhooks.com): id, time and body, signed with HMAC or Ed25519.
+"""Standard Webhooks (https://www.standardwebhooks.com): the id, time and body are signed with HMAC or Ed25519.
 
-cryptography is imported when the first Ed25519 key is read.
+The ``cryptography`` package is imported when the first Ed25519 key is read.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ __all__ = ["StandardWebhooks"]
 
 _SHARED, _PUBLIC, _PRIVATE = b"whsec_", b"whpk_", b"whsk_"
 
-#: The number of bytes in a public key, and in the seed of a private key. The public key may follow the seed.
+#: The number of bytes in a public key, and in a private key's seed. The public key may follow the seed.
 _KEY_SIZE = 32
 
 _ID, _TIME, _SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 
-#: The maximum number of signatures in a header. A rotation needs two or three. Each asymmetric signature costs a
-#: verification, even for unverified clients.
+#: The maximum number of signatures in a header. Rotating secrets takes two or three. We limit the number because
+#: verifying an asymmetric signature is expensive, and unverified clients can cause it.
 _MOST_SIGNATURES = 16
 
 
 class StandardWebhooks:
-    """The scheme of the Standard Webhooks specification: ``v1`` (HMAC with SHA-256) and ``v1a`` (Ed25519).
+    """The scheme of the Standard Webhooks specification: ``v1`` (HMAC-SHA256) and ``v1a`` (Ed25519).
 
     A secret is ``whsec_…`` (shared by both sides) or ``whpk_…`` (the sender's public key, which needs the extra
-    ``ed25519``). Each verifies only signatures of its own kind. Text without a prefix is a shared secret in base64.
-    Bytes without a prefix are the key itself. ``whsk_…``, a private key, is for senders.
+    ``ed25519``). Each kind of secret verifies only signatures of its own version. Text without a prefix is a shared
+    secret in base64. Bytes without a prefix are the key itself. ``whsk_…`` is a private key, which is for senders.
 
-    The header may contain several signatures, of which one must match. The delivery id is ``webhook-id``, which is
-    signed.
+    The header may contain several signatures, one of which must match. The delivery id is that in ``webhook-id``, which
+    is signed.
 
     Args:
-        secrets: One or more secrets. A signature with any of them is valid, so that you can rotate them.
+        secrets: One or more secrets. A signature made with any of them is valid, so that you can rotate them.
         tolerance: The maximum number of seconds between ``webhook-timestamp`` and now, in either direction.
 
     Raises:
-        ValueError: if a secret is missing, empty or not base64, or the tolerance is not above 0.
+        ValueError: if a secret is missing, empty or not base64, or the tolerance is not greater than 0.
         TypeError: if a secret is neither text nor bytes.
         ImportError: if a secret is ``whpk_…`` or ``whsk_…`` and the extra ``ed25519`` is not installed.
     """
 
-    #: The lower-case name of the header without which `verify` rejects any body.
+    #: The lower-case name of the header without which `verify` rejects every request.
     credential_header: str = _SIGNATURE
 
     def __init__(self, *secrets: str | bytes, tolerance: Duration = 300.0) -> None:
@@ -75,10 +75,10 @@ class StandardWebhooks:
         return shown(self, len(self._keys))
 
     def verify(self, headers: Mapping[str, str], body: bytes, *, now: float) -> str:
-        """Return the id of a request that was signed within the tolerance.
+        """Return the id of a request whose signature is valid and within the tolerance.
 
         Raises:
-            VerificationError: for any other request.
+            VerificationError: if the request is not valid.
         """
         given = _signatures(credential(headers, _SIGNATURE))
         delivery, stamp = header(headers, _ID), header(headers, _TIME)
@@ -86,20 +86,22 @@ class StandardWebhooks:
         if not _is_id(delivery):
             raise VerificationError(f"{_ID} is not a valid id: printable ASCII without a dot, at most 255 characters")
         content = _content(delivery, stamp, unchanged(body))
-        # All keys are tried, so that the duration does not depend on which one matches.
+        # Try all keys, so that the time that this takes does not depend on which one matches.
         matches = [key.matches(content, given.get(key.version, [])) for key in self._keys]
         if not any(matches):
-            raise VerificationError(f"no signature in {_SIGNATURE} is valid: the secret or the body differs")
+            raise VerificationError(
+                f"no signature in {_SIGNATURE} is valid: the secret is wrong or the body was changed"
+            )
         return delivery
 
     def sign(self, body: bytes, *, now: float, delivery_id: str) -> dict[str, str]:
-        """Return the headers of a request with this body, signed with the first secret.
+        """Return the headers for a request with this body, signed with the first secret.
 
         Raises:
             ValueError: if the id cannot be signed, or the first secret is a public key.
         """
         if not _is_id(delivery_id):
-            raise ValueError(f"delivery_id={delivery_id!r} is not a valid id; give printable ASCII without a dot")
+            raise ValueError(f"delivery_id={delivery_id!r} is not a valid id; use printable ASCII without a dot")
         stamp = str(int(now))
         key = self._keys[0]
         signature = key.sign(_content(delivery_id, stamp, body)).decode()
@@ -118,7 +120,10 @@ def _signatures(text: str) -> dict[str, list[bytes]]:
 
 
 def _is_id(text: str) -> bool:
-    """Return whether ``text`` is a valid id. With a dot in an id, one signature would fit two different contents."""
+    """Return whether ``text`` is a valid id.
+
+    If an id could contain a dot, one signature would be valid for different contents.
+    """
     return bool(identity(text)) and "." not in text
 
 
@@ -145,7 +150,7 @@ class _SharedKey:
 
 
 class _KeyPair:
-    """An Ed25519 key for version ``v1a``. Without the private key, it can only verify."""
+    """An Ed25519 key for version ``v1a``. Without a private key, it can verify signatures but not create them."""
 
     version = "v1a"
 
@@ -180,7 +185,7 @@ def _read_keys(secrets: tuple[str | bytes, ...]) -> tuple[_SharedKey | _KeyPair,
         ImportError: for an Ed25519 key if cryptography is not installed.
     """
     if not secrets:
-        raise ValueError("no secret was given; pass the whsec_… or whpk_… that the sender shows")
+        raise ValueError("no secret was passed; use the whsec_… or whpk_… that the sender shows")
     return tuple(_read(secret) for secret in secrets)
 
 
