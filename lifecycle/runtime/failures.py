@@ -1,6 +1,6 @@
-"""Expected failures, such as a port that is taken, which are printed as one line instead of a traceback.
+"""Expected failures, such as a port already in use, which are printed as one line instead of a traceback.
 
-`run` raises them like any other error. If nothing catches them, they end the program with that line and status 1.
+`run` raises them like any other error. If nothing catches one, the program prints that line and exits with status 1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["is_debugging", "one_line", "print_one_line_from"]
 
-#: Failures of the environment, rather than errors in the program.
+#: Failures caused by the environment rather than by errors in the program.
 _EXPECTED: Final = (BridgeError, JournalError, RestartLimitReached, SourceFailed, UsageError, WorkerFailed)
 
 #: The code that raises the KeyError for a missing environment variable.
@@ -26,12 +26,12 @@ _ENVIRON: Final = type(os.environ).__getitem__.__code__
 
 
 def is_debugging() -> bool:
-    """Return True if LIFECYCLE_DEBUG requests full tracebacks."""
+    """Return True if full tracebacks are requested with LIFECYCLE_DEBUG."""
     return os.environ.get("LIFECYCLE_DEBUG", "0") not in ("", "0")
 
 
 def one_line(error: BaseException) -> str | None:
-    """Return the line for an expected failure, or None for an error in the program, which needs a traceback."""
+    """Return the line to print for an expected failure, or None for a bug in the program, which needs a traceback."""
     if isinstance(error, OSError) and error.errno is not None:
         return message_of(error)
     if isinstance(error, KeyError) and _was_raised_by(error, _ENVIRON):
@@ -50,9 +50,9 @@ def _was_raised_by(error: BaseException, code: CodeType) -> bool:
 
 
 def print_one_line_from(code: CodeType) -> None:
-    """Print an expected failure as one line if it leaves the function with this code and nothing catches it.
+    """Print an expected failure as one line if it propagates out of the function with this code and nothing catches it.
 
-    This does nothing if the program has its own ``sys.excepthook``, or if LIFECYCLE_DEBUG is set.
+    This does nothing if the program sets its own ``sys.excepthook``, or if LIFECYCLE_DEBUG is set.
     """
     if sys.excepthook is not sys.__excepthook__ or is_debugging():
         return

@@ -1,7 +1,7 @@
-"""A forced exit and its tools: alarms, stack dumps, messages on stderr, and the modes of the terminal.
+"""Forced exits, and what they need: alarms, stack dumps, messages on stderr, and terminal modes.
 
-Everything here works while the event loop is blocked. An alarm may be set inside a signal handler, where taking a lock
-of `threading` could deadlock with the interrupted code. Alarms therefore use only functions of `_thread`.
+Everything here works while the event loop is blocked. An alarm may be set inside a signal handler, where taking a
+`threading` lock could deadlock with the interrupted code, so alarms only use functions from `_thread`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if sys.platform != "win32":
 
 __all__ = ["Alarm", "Terminal", "dump_stacks", "force_exit", "frames_of", "stacks", "task_stack", "tell_terminal"]
 
-#: The maximum seconds for the receivers of `hooks.forced_exit`, which may have to wait for a lock that is never
+#: How long, in seconds, the receivers of `hooks.forced_exit` may take. They may be waiting for a lock that is never
 #: released.
 _GRACE = 0.25
 
@@ -45,13 +45,13 @@ class _Process(Protocol):
 def force_exit(process: _Process, sender: object, reason: str) -> None:
     """Print the reason, announce it, restore the terminal, and end the process with status 1.
 
-    You can call this in any thread and inside signal handlers.
+    You can call this from any thread and inside signal handlers.
     """
     backstop = Alarm(_GRACE, lambda: process.end_process(_STATUS))
     process.terminal.restore()
-    _write_to_descriptor(f"ended by force: {reason}\n")
+    _write_to_descriptor(f"forced to exit: {reason}\n")
     hooks.forced_exit.announce(sender, status=_STATUS, reason=reason)
-    # Restore them again, because a receiver may have changed the modes.
+    # Restore the terminal again, because a receiver may have changed its modes.
     process.terminal.restore()
     process.end_process(_STATUS)
     # `end_process` returns only in tests.
@@ -65,7 +65,7 @@ class Alarm:
     """
 
     def __init__(self, seconds: float, action: Callable[[], None]) -> None:
-        # The first lock is held until the alarm is cancelled, and the second until its thread has ended.
+        # The first lock is held until the alarm is cancelled, and the second one until its thread has finished.
         self._cancelled = _thread.allocate_lock()
         self._over = _thread.allocate_lock()
         self._cancelled.acquire()
@@ -73,12 +73,12 @@ class Alarm:
         try:
             _thread.start_new_thread(self._wait, (min(seconds, _thread.TIMEOUT_MAX), action))
         except RuntimeError:
-            # The system cannot start another thread. The shutdown then has no deadline, or the exit no alarm, but both
-            # still end.
+            # The system cannot start another thread. This means that the shutdown has no deadline, or the forced exit
+            # no backstop, but they still work.
             self._over.release()
 
     def cancel(self) -> None:
-        """Prevent the call, and wait until the thread has ended. Call it once."""
+        """Prevent the call, and wait until the thread has finished. Call this only once."""
         self._cancelled.release()
         self._over.acquire()
 
@@ -104,7 +104,7 @@ def tell_terminal(line: str) -> None:
 
 
 def _in_background() -> bool:
-    """Return whether stderr is the terminal of another session, or of the shell of a background job."""
+    """Return whether stderr is a terminal that belongs to another session, or this process is a background job."""
     if sys.platform == "win32":
         return False
     try:
@@ -118,12 +118,12 @@ def _in_background() -> bool:
 
 
 def dump_stacks(loop: asyncio.AbstractEventLoop, headline: str) -> None:
-    """Write the stacks of all threads and of the tasks of ``loop`` to stderr. You can call this in any thread."""
+    """Write the stacks of all threads and of the tasks of ``loop`` to stderr. You can call this from any thread."""
     _write_stderr(f"{headline}\n\n{stacks(loop)}")
 
 
 def stacks(loop: asyncio.AbstractEventLoop) -> str:
-    """Return the stacks of all threads and of the tasks of ``loop``. You can call this in any thread."""
+    """Return the stacks of all threads and of the tasks of ``loop``. You can call this from any thread."""
     tasks = sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name())
     return "\n".join([_threads(), *map(task_stack, tasks)])
 
@@ -146,7 +146,7 @@ def frames_of(task: asyncio.Task[Any]) -> Iterator[FrameType]:
 
 
 def _write_stderr(text: str) -> None:
-    # If stderr is None, gone, closed, or interrupted in the middle of a write, the text is lost.
+    # The text is lost if stderr is None, gone or closed, or if we have interrupted a write to it.
     with suppress(AttributeError, OSError, RuntimeError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -155,14 +155,14 @@ def _write_stderr(text: str) -> None:
 def _write_to_descriptor(text: str) -> None:
     """Write to descriptor 2, because a prompt's `sys.stderr` delays text until the loop prints it above the prompt."""
     if sys.__stderr__ is None:
-        return  # the process was started without stderr, so descriptor 2 may be any file, such as a database
+        return  # the process was started without stderr, so descriptor 2 could be any file, such as a database
     with suppress(OSError):
-        # A terminal may show a prompt or an echoed ^C, so the message begins on a new line.
+        # A terminal may be showing a prompt or an echoed ^C, so start the message on a new line.
         os.write(2, (f"\n{text}" if os.isatty(2) else text).encode())
 
 
 def _threads() -> str:
-    import tempfile  # it is rarely needed, and slow to import
+    import tempfile  # rarely needed, and slow to import
 
     # faulthandler writes only to descriptors, and sys.stderr may not have one.
     with tempfile.TemporaryFile() as file:
@@ -175,7 +175,7 @@ def _threads() -> str:
 
 
 class Terminal:
-    """The modes of the terminal at stdin, if there is one."""
+    """The modes of the terminal that is stdin, if it is one."""
 
     def __init__(self) -> None:
         self._fd = -1
@@ -192,17 +192,17 @@ class Terminal:
             self._modes = None
 
     def restore(self) -> None:
-        """Set the remembered modes if the current ones differ and this process is in the foreground."""
+        """Set the saved modes again if the current ones differ and this process is in the foreground."""
         if self._modes is None:
             return
         # termios.error is not an OSError
         with suppress(Exception):
-            # In the background, setting modes would stop the process.
+            # If the process is in the background, setting modes would stop it.
             if termios.tcgetattr(self._fd) != self._modes and os.tcgetpgrp(self._fd) == os.getpgrp():
                 termios.tcsetattr(self._fd, termios.TCSANOW, self._modes)
 
     def _remember(self) -> None:
-        # stdin may be None, closed, or an object without a descriptor.
+        # stdin may be None or closed, or an object without a descriptor.
         with suppress(AttributeError, OSError, ValueError):
             self._fd = sys.stdin.fileno()
             if sys.platform != "win32" and os.isatty(self._fd):

@@ -1,4 +1,7 @@
-"""`Health`: a plain record of a program's health, for any endpoint, derived from the states of its components."""
+"""`Health`: a plain record of a program's health, which any endpoint can use.
+
+It is derived from the states of its components.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ __all__ = ["ComponentHealth", "Health", "health_of"]
 
 _DEAD: Final = frozenset({"failed", "killed"})
 
-#: States in which a worker is healthy although it does not work.
+#: States in which a worker is healthy even though it is not running.
 _HARMLESS: Final = frozenset({"suspended", "stopped", "finished", "stopping"})
 
 
@@ -24,24 +27,24 @@ class ComponentHealth:
     """The health of one router, worker, or child of a supervisor."""
 
     healthy: bool
-    #: The reason why the component is unhealthy, or an unusual state such as ``"suspended"``.
+    #: Why the component is unhealthy, or an unusual state such as ``"suspended"``.
     message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The health of a program at one moment."""
+    """The health of a program at a particular moment."""
 
     #: True if everything has started and is healthy, and the shutdown has not begun.
     ready: bool
-    #: False if something has failed permanently, so that only a restart repairs it: a main, a worker, or a child whose
-    #: circuit is open or that is not restarted.
+    #: False if something has failed permanently, so that only a restart can repair it: a main, a worker, or a child
+    #: whose circuit is open or that is not restarted.
     live: bool
-    #: The components by name. The name of a child is its supervisor's name, a slash and its own name.
+    #: The components by name. A child's name here is its supervisor's name, a slash, and its own name.
     components: Mapping[str, ComponentHealth]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return dictionaries and plain values, for JSON."""
+        """Return dictionaries and plain values, suitable for JSON."""
         return dataclasses.asdict(self)
 
 
@@ -73,7 +76,7 @@ def health_of(life: _LifeLike) -> Health:
 
 
 def _look_at(component: Any) -> Iterator[tuple[str, ComponentHealth, bool]]:
-    """Yield each name with its health, and whether it has failed permanently. Other objects have no health."""
+    """Yield each name with its health and whether it has failed permanently. Objects of other kinds have no health."""
     try:
         state = component.state()
     except Exception as error:  # noqa: BLE001  # the program's own class may raise anything

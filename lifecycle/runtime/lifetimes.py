@@ -1,8 +1,8 @@
-"""`Lifetime`: the reason why a program stops, its tasks and workers, and the functions that find the current lifetime.
+"""`Lifetime`, which holds a program's tasks, workers and reason for stopping, and functions to find the current one.
 
-`Lifetime` is the public class. `Life` is its internal part: the first cause of the stop, the code that waits for the
-stop, and everything that must end before the lifetime does. ``signals`` delivers signals, and ``stopping`` runs the
-shutdown.
+`Lifetime` is the public class. `Life` is its internal part. It keeps track of what first caused the shutdown, of the
+code waiting for the shutdown, and of everything that must end before the lifetime does. ``signals`` delivers signals,
+and ``stopping`` runs the shutdown.
 """
 
 from __future__ import annotations
@@ -67,19 +67,19 @@ current_life: ContextVar[Life] = ContextVar("lifecycle_current_life")
 
 
 class Reason(StrEnum):
-    """The reason why a program stops. The first cause wins."""
+    """Why a program is stopping. If there are several causes, this is the first one."""
 
     #: The program is not stopping.
     NONE = "none"
-    #: Ctrl+C.
+    #: The user pressed Ctrl+C.
     INTERRUPT = "interrupt"
-    #: SIGTERM, or the terminal was closed.
+    #: SIGTERM was received, or the terminal was closed.
     TERMINATE = "terminate"
     #: `shutdown` was called.
     CANCEL = "cancel"
-    #: The main ended, or the block was left.
+    #: The main finished, or the ``async with`` block was exited.
     STOP = "stop"
-    #: A deadline passed: the main ended with a `TimeoutError`.
+    #: A deadline passed: the main raised `TimeoutError`.
     TIMEOUT = "timeout"
 
 
@@ -89,7 +89,7 @@ class Settings:
 
     Raises:
         ValueError: if a number is negative.
-        TypeError: if a value has a wrong type.
+        TypeError: if a value has the wrong type.
     """
 
     force_exit: int = 1
@@ -111,28 +111,28 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class LifetimeState:
-    """State of a lifetime."""
+    """The state of a lifetime."""
 
     reason: Reason
-    #: The signal that was the first cause.
+    #: The signal that caused the shutdown, or None.
     signum: int | None
     stopping: bool
-    #: Signals counted so far in the current series.
+    #: The number of signals counted so far in the current series.
     signals: int
-    #: The number of signals after which the process is forced to exit. 0 if never, or if the lifetime receives no
+    #: The number of signals after which the process is forced to exit. 0 means never, or that the lifetime receives no
     #: signals.
     force_exit_at: int
-    #: Names of the running background tasks.
+    #: The names of the running background tasks.
     tasks: tuple[str, ...]
-    #: Number of background tasks started so far.
+    #: The number of background tasks started so far.
     tasks_started: int
-    #: Number of background tasks that raised.
+    #: The number of background tasks that raised an error.
     tasks_crashed: int
-    #: Shutdown hooks that have not run yet.
+    #: The number of shutdown hooks that have not run yet.
     hooks: int
-    #: Names of the workers that were started under this lifetime and have not ended.
+    #: The names of the workers that were started under this lifetime and have not ended.
     workers: tuple[str, ...]
-    #: True if another program runs the event loop, and a shutdown of this lifetime does not stop that program.
+    #: True if another program runs the event loop and is not stopped when this lifetime shuts down.
     embedded: bool = False
 
 
@@ -155,17 +155,17 @@ class Lifetime:
 
     @property
     def reason(self) -> Reason:
-        """The first cause of the shutdown, or `Reason.NONE`."""
+        """What first caused the shutdown, or `Reason.NONE`."""
         return self._life.reason
 
     @property
     def signum(self) -> int | None:
-        """The signal that was the first cause, or None."""
+        """The signal that caused the shutdown, or None."""
         return self._life.signum
 
     @property
     def started_at(self) -> float:
-        """Start of the lifetime, in seconds since the epoch."""
+        """When the lifetime started, in seconds since the epoch."""
         return self._life.started_at
 
     @property
@@ -179,7 +179,7 @@ class Lifetime:
         return self._life.ready
 
     def shutdown(self, reason: Reason | str = Reason.CANCEL) -> None:
-        """Begin the shutdown. You can call this in any thread. It has no effect if the shutdown has begun.
+        """Begin the shutdown. You can call this from any thread. It has no effect if the shutdown has already begun.
 
         Args:
             reason: The reason to record.
@@ -198,9 +198,9 @@ class Lifetime:
         return self.reason
 
     def on_shutdown(self, hook: _H) -> _H:
-        """Run ``hook`` during the shutdown, before the hooks that were registered earlier. Can be used as a decorator.
+        """Run ``hook`` during the shutdown, before hooks registered earlier. This can be used as a decorator.
 
-        Hooks run after all mains, workers and background tasks have ended. If a hook raises, the error is logged, and
+        Hooks run once all mains, workers and background tasks have ended. If a hook raises an error, it is logged, and
         the other hooks run.
 
         Args:
@@ -211,19 +211,19 @@ class Lifetime:
             The hook.
 
         Raises:
-            RuntimeError: if the hooks have run already.
+            RuntimeError: if the hooks have already run.
         """
         self._life.shutdown_hooks.add(hook)
         return hook
 
     def on_flush(self, hook: _H) -> _H:
-        """Run ``hook`` after the shutdown hooks, to send metrics and records. Can be used as a decorator.
+        """Run ``hook`` after the shutdown hooks, to send metrics and records. This can be used as a decorator.
 
-        Unlike a hook of `on_shutdown`, it is cancelled if it exceeds ``hook_timeout`` or the remaining time of the
-        shutdown. A punctual exit takes precedence over metrics.
+        Unlike a hook registered with `on_shutdown`, it is cancelled if it exceeds ``hook_timeout`` or the time that
+        remains for the shutdown, because exiting on time is more important than sending metrics.
 
         Raises:
-            RuntimeError: if the shutdown hooks have run already.
+            RuntimeError: if the shutdown hooks have already run.
         """
         self._life.flush_hooks.add(hook)
         return hook
@@ -255,34 +255,34 @@ class Lifetime:
     ) -> asyncio.Task[Any]:
         """Run ``fn(*args)`` in the background. The shutdown cancels and awaits it.
 
-        If ``fn`` raises, the error is logged, counted and announced on `hooks.task_crashed`. The program continues. A
-        router that runs in the task is drained before the task is cancelled.
+        If ``fn`` raises an error, it is logged, counted and announced through `hooks.task_crashed`, and the program
+        continues. If a router is running in the task, it is drained before the task is cancelled.
 
         Args:
             fn: An async or plain function. A plain function runs in a thread, which cannot be cancelled, so the
                 shutdown waits until it has returned.
             args: The arguments of ``fn``.
-            on_error: Called with the error of ``fn``, async or plain.
-            name: The name of the task in messages and states. By default, the name of the function.
+            on_error: An async or plain function to call with the error if ``fn`` raises one.
+            name: The task's name in messages and states. By default, the function's name.
 
         Returns:
-            The task. Awaiting it raises the error of ``fn``.
+            The task. If ``fn`` raises an error, awaiting the task raises it.
 
         Raises:
             TypeError: if ``fn`` is not a function.
-            RuntimeError: in a thread other than the loop's, or if the lifetime is over.
+            RuntimeError: if called from a thread other than the loop's, or if the lifetime is over.
         """
         return self._life.background.start(fn, args, on_error, name)
 
     def reset_signals(self) -> None:
-        """Restart the count of signals, for example when the user has resumed the program."""
+        """Start counting signals from zero again, for example because the user has resumed the program."""
         self._life.escalation.reset()
 
     def components(self) -> tuple[object, ...]:
-        """Return the components with a ``state()`` under this lifetime and the lifetimes inside it.
+        """Return the components that have a ``state()`` method under this lifetime and the lifetimes inside it.
 
-        These are the running routers, the workers that no supervisor or pool runs, and every component that announced
-        itself on `hooks.component_opened`. They are in the order in which they started.
+        These are the running routers, the workers that are not run by a supervisor or pool, and every component
+        announced through `hooks.component_opened`, in the order in which they started.
         """
         return self._life.all_components()
 
@@ -291,22 +291,25 @@ class Lifetime:
         return self._life.state()
 
     def health(self) -> Health:
-        """Return the health of the program, for an endpoint of any web framework.
+        """Return the program's health, for use in an endpoint of any web framework.
 
         It covers mains, routers, supervisors with their children, and workers that the mains or the block started
-        themselves. A failed worker counts until a worker with the same name starts.
+        themselves. A worker that has failed makes the program unhealthy until a worker with the same name is started.
         """
         return health_of(self._life)
 
 
 def current() -> Lifetime:
-    """Return the current lifetime, below `run` or `lifetime`, also in threads of `asyncio.to_thread`.
+    """Return the current lifetime.
 
-    A web server handles requests in tasks outside the lifetime that its application has entered. In such a task, this
-    returns the only lifetime in the event loop. In a thread without a loop, it returns the only one in the process.
+    This works in all code below `run` or `lifetime`, also in `asyncio.to_thread` threads.
+
+    A web server handles requests in tasks that are outside the lifetime its application has entered. In such a task,
+    this function returns the only lifetime in the event loop. In a thread without a loop, it returns the only one in
+    the process.
 
     Raises:
-        LookupError: outside a lifetime, if there is none or more than one.
+        LookupError: if called outside a lifetime, and there is either none or more than one.
     """
     life = current_life.get(None)
     return _only_life().lifetime if life is None else life.lifetime
@@ -327,12 +330,12 @@ _outermost: Final[WeakSet[Life]] = WeakSet()
 
 
 def _only_life() -> Life:
-    """Return the lifetime of a task that did not inherit one."""
+    """Return the only running lifetime, for a task that has not inherited one."""
     loop = _running_loop()
     lives = [life for life in tuple(_outermost) if loop is None or life.loop is loop]
     if len(lives) > 1:
         raise LookupError(
-            f"{len(lives)} lifetimes run here, and this task is outside of them; keep the one that you mean from "
+            f"{len(lives)} lifetimes run here, and this task is outside of them; keep the one that you need from "
             "`async with lifetime(…) as life`, and call life.go(…) or another of its methods"
         )
     if not lives:
@@ -348,24 +351,24 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def shutdown(reason: Reason | str = Reason.CANCEL) -> None:
-    """Begin the shutdown of the current lifetime, from any thread. This has no effect if the shutdown has begun.
+    """Begin the shutdown of the current lifetime, from any thread. This has no effect if it has already begun.
 
     Args:
         reason: The reason to record.
 
     Raises:
-        LookupError: outside a lifetime.
+        LookupError: if called outside a lifetime.
     """
     current().shutdown(reason)
 
 
 def on_shutdown(hook: _H) -> _H:
-    """Run ``hook`` during the shutdown of the current lifetime, before hooks that were registered earlier.
+    """Run ``hook`` during the shutdown of the current lifetime, before hooks registered earlier.
 
     See `Lifetime.on_shutdown`.
 
     Raises:
-        LookupError: outside a lifetime.
+        LookupError: if called outside a lifetime.
     """
     return current().on_shutdown(hook)
 
@@ -384,7 +387,7 @@ class _Notifier(Protocol):
 
 
 class Life:
-    """The internal part of a lifetime. `begin` and the methods it calls are safe in threads and in signal handlers."""
+    """The internal part of a lifetime. It is safe to call `begin` from any thread and in signal handlers."""
 
     def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop, outer: Life | None = None) -> None:
         self.settings = settings
@@ -402,40 +405,40 @@ class Life:
         #: Components with a state.
         self.components: Final = _Components(self)
         self.outer = outer
-        #: Lifetimes inside this one. Their shutdown begins together with its own.
+        #: Lifetimes inside this one. They begin to shut down when this one does.
         self.inner: list[Life] = []
         #: True if signals reach this lifetime, directly or through an outer one.
         self.hears_signals: bool = self.is_governed
         #: True if another program, the host, runs the event loop and receives the signals.
         self.is_embedded = False
-        #: Returns whether the shutdown of this lifetime also stops the host.
+        #: Returns whether shutting down this lifetime also stops the host.
         self.stops_host: Callable[[], bool] = _no
         #: The tasks of the mains, or the task of the block.
         self.own_tasks: Final[WeakSet[asyncio.Task[Any]]] = WeakSet()
-        #: The errors of mains, routers, and workers that the mains or the block started, by name.
+        #: The errors of failed components by name: mains, routers, and workers started by the mains or the block.
         self.failures: Final[dict[str, BaseException]] = {}
         #: Called with the error of a supervisor that failed in the block itself.
         self.supervisor_failed: Callable[[BaseException], None] = _nothing
         #: Routers and other components that drain.
         self.draining: Final = Draining(self)
-        #: Called in the loop when the shutdown has begun.
+        #: Called in the loop once the shutdown has begun.
         self.interrupt: Callable[[], None] = _nothing
         #: Notifies systemd, if systemd runs the program.
         self.notifier: _Notifier | None = None
-        #: True if all mains have started. A block has none.
+        #: True once all mains have started.
         self.is_up: bool = False
         self.reason: Reason = Reason.NONE
         self.signum: int | None = None
-        # Futures of code that waits for the stop, in the order of the calls.
+        # The futures of code waiting for the shutdown, in the order in which it began to wait.
         self._stop_waits: dict[asyncio.Future[None], None] = {}
         self._has_begun = False
-        # The cause that draws the first number is the first cause. Drawing a number is atomic, and takes no lock.
+        # Whichever cause draws the first number is the first cause. Drawing a number is atomic and doesn't take a lock.
         self._causes = itertools.count()
-        #: True if it is too late for more tasks and hooks.
+        #: True once it is too late to add tasks and hooks.
         self.over: bool = False
         #: When the lifetime started, in seconds since the epoch.
         self.started_at: float = time.time()
-        #: The context for functions that the lifetime calls.
+        #: The context in which the lifetime calls functions.
         self.context: contextvars.Context = contextvars.copy_context()
 
     # -- readiness ------------------------------------------------------------------------------------------------
@@ -461,7 +464,7 @@ class Life:
     # -- the first cause ------------------------------------------------------------------------------------------
 
     def begin(self, reason: Reason, signum: int | None = None) -> None:
-        """Begin the shutdown, if it has not begun."""
+        """Begin the shutdown, unless it has already begun."""
         if next(self._causes):
             return
         self.deadline.set()
@@ -478,7 +481,7 @@ class Life:
         self.begin(Reason.INTERRUPT if signum == signal.SIGINT else Reason.TERMINATE, signum)
 
     def next_step(self) -> str:
-        """Return the end of a message that explains how to force the exit. It is empty if that is impossible."""
+        """Return the end of a message, which explains how to force an exit. It is empty if that is impossible."""
         escalation = self.escalation
         left = escalation.limit() - escalation.count
         if not escalation.limit():
@@ -492,21 +495,21 @@ class Life:
 
     def _begun(self) -> None:
         self._has_begun = True
-        # A copy, because a plain function may wait in a thread with its own loop.
+        # Iterate over a copy, because a plain function may wait in a thread with its own loop.
         for wait in tuple(self._stop_waits):
             if not wait.done():
                 wait.set_result(None)
         if self.notifier is not None:
             self.notifier.stopping(self.reason)
-        # If the outer lifetime stops too, it ends this one in the order of its own shutdown.
+        # If the outer lifetime is stopping too, it ends this one as part of its own shutdown sequence.
         if self.outer is None or self.outer.reason is Reason.NONE:
-            # This comes after the waits for the stop, so that a `sleep` in the block is interrupted rather than
-            # cancelled.
+            # We do this after waking the code that waits for the shutdown, so that a `sleep` in the block is
+            # interrupted rather than cancelled.
             self.loop.call_soon(self.loop.call_later, self.draining.delay(self.deadline.left_for_work), self.interrupt)
 
     @contextmanager
     def stop_awaited(self) -> Generator[asyncio.Future[None]]:
-        """Provide a future that completes when the shutdown has begun."""
+        """Provide a future that is done once the shutdown has begun."""
         wait: asyncio.Future[None] = self.loop.create_future()
         if self._has_begun:
             wait.set_result(None)
@@ -525,7 +528,7 @@ class Life:
 
     @contextmanager
     def as_current(self) -> Generator[None]:
-        """Make this the current lifetime of the running task."""
+        """Make this the running task's current lifetime."""
         token = current_life.set(self)
         self.context = contextvars.copy_context()
         disconnect = self.workers.connect(), self.draining.connect(), self.components.connect()
@@ -542,16 +545,16 @@ class Life:
                 each()
             if self.outer is not None:
                 self.outer.inner.remove(self)
-            # A framework may leave the block in a different context from the one in which it entered.
+            # A framework may exit the block in a different context from the one in which it entered it.
             with suppress(ValueError):
                 current_life.reset(token)
 
     def is_here(self) -> bool:
-        """Return True if the calling code runs under this lifetime, and in its loop."""
+        """Return True if the calling code is running under this lifetime, in its loop."""
         return self.is_current() and self.in_loop()
 
     def is_current(self) -> bool:
-        """Return True if the calling code runs under this lifetime, in any thread."""
+        """Return True if the calling code is running under this lifetime, in any thread."""
         return current_life.get(None) is self
 
     def in_loop(self) -> bool:
@@ -559,14 +562,17 @@ class Life:
         return _running_loop() is self.loop
 
     def context_below(self) -> contextvars.Context:
-        """Return the current context with this as its lifetime. `Lifetime.go` may be called outside the lifetime."""
+        """Return the current context, but with this lifetime.
+
+        It is needed because `Lifetime.go` may be called outside the lifetime.
+        """
         context = contextvars.copy_context()
         if context.get(current_life) is not self:
             context.run(current_life.set, self)
         return context
 
     def all_routers(self) -> tuple[RouterLike, ...]:
-        """The routers that run under this lifetime and under the lifetimes inside it."""
+        """The routers running under this lifetime and the lifetimes inside it."""
         return (*self.draining.routers, *(router for inner in self.inner for router in inner.all_routers()))
 
     def routers_for(self, topic: str) -> tuple[RouterLike, ...]:
@@ -575,7 +581,7 @@ class Life:
 
     @property
     def had_router(self) -> bool:
-        """True if a router has run under this lifetime, or is running in a lifetime inside it."""
+        """True if a router has run under this lifetime or is running under a lifetime inside it."""
         return self.draining.had_router or any(inner.had_router for inner in self.inner)
 
     def all_components(self) -> tuple[object, ...]:
@@ -587,7 +593,7 @@ class Life:
         return (*self.failures.items(), *(each for inner in self.inner for each in inner.all_failures()))
 
     def close(self) -> None:
-        """Refuse further tasks and hooks, because they would never run."""
+        """From now on, refuse new tasks and hooks, because they would never run."""
         self.over = True
         self.shutdown_hooks.close()
         self.flush_hooks.close()
@@ -619,15 +625,15 @@ def _no() -> bool:
 
 
 class _Components:
-    """The open components with a ``state()``, in the order in which hooks announced them."""
+    """The open components that have a ``state()`` method, in the order in which hooks announced them."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
-        # The components by identity. A component may be opened for several kinds of work, so each has a count.
+        # The components by identity. A component may be opened several times, for different kinds of work, so we count.
         self._open: dict[int, tuple[object, int]] = {}
 
     def connect(self) -> Callable[[], None]:
-        """Begin to collect components, and return a function that stops this."""
+        """Start collecting components, and return a function that stops it."""
         opening, closing = (
             (hooks.component_opened, hooks.router_started),
             (hooks.component_closed, hooks.router_stopped),
@@ -650,13 +656,13 @@ class _Components:
         return tuple(component for component, _ in self._open.values())
 
     def _opened(self, sender: object, **_: object) -> None:
-        """Add the sender, which is the opened component, also in the hooks of routers."""
+        """Add the sender, which is the opened component. This is also true of the hooks of routers."""
         if self._life.is_here():
             times = self._open[id(sender)][1] if id(sender) in self._open else 0
             self._open[id(sender)] = sender, times + 1
 
     def _closed(self, sender: object, **_: object) -> None:
-        """Remove the sender. A component that was opened here may be closed anywhere."""
+        """Remove the sender. A component that was opened under this lifetime may be closed anywhere."""
         times = self._open.pop(id(sender))[1] if id(sender) in self._open else 1
         if times > 1:
             self._open[id(sender)] = sender, times - 1
@@ -666,7 +672,7 @@ class _Components:
 
 
 class _BackgroundTasks:
-    """The tasks of `go`. If a task crashes, the error is reported, and nothing else ends."""
+    """The tasks started by `go`. If one crashes, the error is reported, and everything else continues."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
@@ -691,7 +697,7 @@ class _BackgroundTasks:
         check_callable(fn)
         life, label = self._life, name or name_of(fn)
         if not life.in_loop():
-            raise RuntimeError("go() starts a task and must be called in the thread of the lifetime's event loop")
+            raise RuntimeError("go() starts a task, so it must be called from the thread of the lifetime's event loop")
         if life.over:
             raise RuntimeError("the lifetime is over; start background tasks before it ends")
         work = self._watch(label, fn, args, on_error)
@@ -703,7 +709,10 @@ class _BackgroundTasks:
         return task
 
     async def cancel(self, timeout: float | None = None) -> None:
-        """Cancel all tasks, including new ones, and wait for them. After ``timeout``, log the remaining names."""
+        """Cancel all tasks, including new ones, and wait for them.
+
+        After ``timeout``, log the names of those still running.
+        """
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         asked: set[asyncio.Task[Any]] = set()
@@ -714,7 +723,7 @@ class _BackgroundTasks:
             left = None if deadline is None else max(0.0, deadline - loop.time())
             done, _ = await asyncio.wait(self.running, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if not done:
-                _log.warning("these background tasks do not end when cancelled: %s", ", ".join(self.names))
+                _log.warning("these background tasks did not end when they were cancelled: %s", ", ".join(self.names))
                 return
 
     async def _watch(
@@ -734,7 +743,7 @@ class _BackgroundTasks:
                 await self._report(name, error, on_error)
             raise
         except Interrupted:
-            raise  # treat it like a cancellation, because the lifetime stops
+            raise  # treat this like a cancellation, because the lifetime is stopping
         except Exception as error:
             if (router := as_router(getattr(fn, "__self__", None))) is not None:
                 self._life.failures[getattr(router, "name", name)] = error
@@ -760,16 +769,17 @@ class _BackgroundTasks:
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Prevent asyncio from logging an error that has been reported."""
+    """Keep asyncio from logging an error that has already been reported."""
     if not task.cancelled():
         task.exception()
 
 
 async def call_anywhere(fn: Callable[..., Any], *args: Any) -> Any:
-    """Return the result of ``fn``. An async function runs here, and a plain one in a thread, to keep the loop free.
+    """Call ``fn`` and return its result. A plain function runs in a thread, so that it does not block the loop.
 
-    A thread cannot be cancelled. If the caller is cancelled, this waits until ``fn`` has returned, and then raises the
-    cancellation, or the error of ``fn``. If the thread has not begun, ``fn`` is not called.
+    A thread cannot be cancelled. If the caller is cancelled, this waits until ``fn`` has returned, and then raises
+    CancelledError, or the error that ``fn`` raised. If the thread has not started running ``fn`` yet, ``fn`` is not
+    called.
     """
     if inspect.iscoroutinefunction(fn):
         return await fn(*args)
@@ -779,8 +789,8 @@ async def call_anywhere(fn: Callable[..., Any], *args: Any) -> Any:
         try:
             return None if given_up else fn(*args)
         except StopIteration as error:
-            # A future does not accept StopIteration, so the wait would never end. A coroutine also converts it to
-            # RuntimeError.
+            # A future does not accept StopIteration, so we would wait forever. Coroutines convert it to RuntimeError as
+            # well.
             raise RuntimeError(f"{name_of(fn)} raised StopIteration") from error
 
     context = contextvars.copy_context()
@@ -798,13 +808,13 @@ async def call_anywhere(fn: Callable[..., Any], *args: Any) -> Any:
 
 
 def check_callable(fn: object) -> None:
-    """Reject anything that is not a function. The message names the likely mistake.
+    """Reject anything that is not a function. The message points out the likely mistake.
 
     Raises:
-        TypeError: with the values that are accepted.
+        TypeError: if ``fn`` is not a function. The message says what is accepted.
     """
     if inspect.iscoroutine(fn):
         fn.close()
-        raise TypeError(f"{fn!r} is a coroutine; give the function, and its arguments after it")
+        raise TypeError(f"{fn!r} is a coroutine; pass the function, followed by its arguments")
     if not callable(fn):
-        raise TypeError(f"{fn!r} cannot be called; give a function, async or plain, and its arguments after it")
+        raise TypeError(f"{fn!r} cannot be called; pass an async or plain function, followed by its arguments")

@@ -59,12 +59,12 @@ class _SetsUp(Protocol):
     async def cleanup(self) -> object: ...
 
 
-#: The types that `run` accepts. It checks them again at run time, since not every program uses a type checker.
+#: The types that `run` accepts. It checks them again at run time, because not every program uses a type checker.
 AnyMain: TypeAlias = "Callable[[], Coroutine[Any, Any, object]] | _Runs | _Works | _Serves | _SetsUp"
 
 
 class Main:
-    """One component of a program: a coroutine function that is cancelled to stop it."""
+    """One component of a program. By default, it is a coroutine function, which is cancelled to stop it."""
 
     #: True if the program is complete when this main returns.
     completes: ClassVar[bool] = False
@@ -75,11 +75,11 @@ class Main:
 
     def __init__(self, name: str, work: Callable[[], Any]) -> None:
         self.name = name
-        #: The name of its component in `Lifetime.health`.
+        #: The name of the main's component in `Lifetime.health`.
         self.component = name
         self._work = work
         self._task: asyncio.Task[None] | None = None
-        # True if the main was requested to stop. Otherwise, a cancellation is an error.
+        # True if the main has been asked to stop. If it is cancelled without having been asked, that is an error.
         self._asked = False
         #: Set once the next main may start.
         self.started: Final = asyncio.Event()
@@ -90,27 +90,27 @@ class Main:
 
     @property
     def task(self) -> asyncio.Task[None]:
-        """The task that runs the main, after `begin`."""
+        """The task that runs the main. It exists once `begin` has been called."""
         assert self._task is not None, "a main has a task once it was begun"
         return self._task
 
     def begin(self) -> asyncio.Task[None]:
-        """Start the main. Its task never raises: `value` and `error` hold the outcome."""
+        """Start the main. Its task never raises an error. The outcome is stored in `value` and `error`."""
         self._task = asyncio.create_task(self._observe(), name=self.name)
         return self._task
 
     async def stop(self, left: Callable[[], float]) -> None:
-        """Request the end of the main, and wait up to ``left()`` seconds. Log its name if it has not ended."""
+        """Ask the main to stop, and wait for up to ``left()`` seconds. If it is still running, log its name."""
         self._asked = True
         if self.task.done():
             return
         await self._ask(left)
         await asyncio.wait({self.task}, timeout=left())
         if not self.task.done():
-            _log.warning("%s does not stop; the shutdown continues without it", self.name)
+            _log.warning("%s is not stopping; the shutdown continues without it", self.name)
 
     async def over(self) -> None:
-        """Wait without a time limit until the main has ended."""
+        """Wait until the main has ended, with no time limit."""
         await asyncio.wait({self.task})
 
     async def _ask(self, _left: Callable[[], float]) -> None:
@@ -129,7 +129,7 @@ class Main:
         except asyncio.CancelledError as error:
             if not self._asked:
                 self.error = error
-        # This includes SystemExit and KeyboardInterrupt, which `run` raises after the shutdown.
+        # SystemExit and KeyboardInterrupt are caught as well. `run` raises them after the shutdown.
         except BaseException as error:  # noqa: BLE001
             self.error = error
 
@@ -141,7 +141,7 @@ class FunctionMain(Main):
 
 
 class AnnouncedMain(Main):
-    """A main with ``wait_running()``, such as a router. The next main waits for it, so that it misses no event."""
+    """A main with ``wait_running()``, such as a router. The next main waits for it, so that no events are missed."""
 
     def __init__(self, name: str, thing: Any) -> None:
         super().__init__(name, thing.run)
@@ -157,7 +157,7 @@ class AnnouncedMain(Main):
                 raise error from None
             raise
         else:
-            # The cancelled task may have returned normally, although the start has failed.
+            # The cancelled task may have returned normally even though starting failed.
             if was_cancelled() and not self._asked and (error := _error_of(up)) is not None:
                 raise error
             return value
@@ -165,10 +165,13 @@ class AnnouncedMain(Main):
             up.remove_done_callback(self._check_start)
             up.cancel()
             await asyncio.wait({up})
-            _error_of(up)  # retrieve the error, so that asyncio does not report it if another error is raised
+            _error_of(up)  # retrieve the error, so that asyncio does not report it if a different one is raised
 
     def _check_start(self, _: asyncio.Task[None]) -> None:
-        """End the main if it will never announce its start. Otherwise, the next main would wait indefinitely."""
+        """End the main if it can no longer announce that it has started.
+
+        Otherwise, the next main would wait indefinitely.
+        """
         if not self.started.is_set():
             self.task.cancel()
 
@@ -177,15 +180,18 @@ class AnnouncedMain(Main):
         self.started.set()
 
 
-#: Seconds between two checks for whether a server has started.
+#: Seconds between checks whether a server has started.
 _SERVER_POLL = 0.01
 
-#: Seconds that a server has to answer the requests that it has begun to handle.
+#: Seconds that a server has to respond to the requests that it has begun to handle.
 _SERVER_GRACE = 10.0
 
 
 class ServerMain(AnnouncedMain):
-    """A server like uvicorn's. Setting its ``should_exit`` stops it, and its end completes the program."""
+    """A server like uvicorn's.
+
+    It is stopped by setting its ``should_exit``. When it returns, the program is complete.
+    """
 
     completes: ClassVar[bool] = True
 
@@ -197,7 +203,7 @@ class ServerMain(AnnouncedMain):
         self._server.should_exit = True
         await asyncio.wait({self.task}, timeout=min(_SERVER_GRACE, left()))
         if not self.task.done():
-            _log.warning("%s has not answered all requests; it is cancelled", self.name)
+            _log.warning("%s has not responded to all requests and is being cancelled", self.name)
             self.task.cancel()
 
 
@@ -210,7 +216,7 @@ class _Server:
     async def run(self) -> None:
         await self._server.serve()
         if not self._server.started and not self._server.should_exit:
-            raise WorkerFailed(f"{self._name} could not start; its log has the reason")
+            raise WorkerFailed(f"{self._name} could not start; see its log for the reason")
 
     async def wait_running(self) -> None:
         while not self._server.started:  # noqa: ASYNC110  # `started` is a plain attribute
@@ -220,7 +226,10 @@ class _Server:
 
 
 class RunnerMain(Main):
-    """A server like ``aiohttp.web.AppRunner``. If its setup opens no sites, it listens on aiohttp's default port."""
+    """A server like ``aiohttp.web.AppRunner``.
+
+    If its setup does not open any sites, it listens on aiohttp's default port.
+    """
 
     def __init__(self, name: str, runner: Any) -> None:
         super().__init__(name, asyncio.Event().wait)
@@ -245,7 +254,10 @@ def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
 
 
 class WorkerMain(Main):
-    """A worker or supervisor, which is started, awaited and stopped. It is an error if it ends as FAILED or KILLED."""
+    """A worker or supervisor, which is started, awaited and stopped.
+
+    If it ends as FAILED or KILLED, this is an error.
+    """
 
     def __init__(self, name: str, worker: Any) -> None:
         super().__init__(name, worker.wait)
@@ -257,7 +269,7 @@ class WorkerMain(Main):
             self.task.cancel()
 
     async def _live(self) -> Any:
-        # A worker that is not a `BaseWorker` need not announce its start. See `BaseWorker.supervised`.
+        # A worker that is not a `BaseWorker` might not announce its start. See `BaseWorker.supervised`.
         if hasattr(self.worker, "supervised"):
             return await self._run()
         hooks.component_opened.announce(self.worker, component=self.worker)
@@ -286,7 +298,7 @@ def as_main(thing: Any) -> Main:
     """Return the main that runs ``thing``.
 
     Raises:
-        TypeError: with the given value, and the values that are accepted.
+        TypeError: if it cannot be run. The message names the value and what is accepted.
     """
     _refuse_mistakes(thing)
     main = _as_main(thing)
@@ -295,7 +307,7 @@ def as_main(thing: Any) -> Main:
 
 
 def _owner_of_serve(thing: Any) -> Any:
-    """If ``thing`` is the method ``serve`` of a server, return the server."""
+    """If ``thing`` is a server's ``serve`` method, return the server."""
     return thing.__self__ if inspect.ismethod(thing) and thing.__name__ == "serve" else thing
 
 
@@ -319,7 +331,7 @@ def _as_main(thing: Any) -> Main:
     if is_async(thing):
         _refuse_arguments(thing, thing)
         return FunctionMain(name_of(thing), thing)
-    raise TypeError(f"{thing!r} cannot be run; give {_ACCEPTED}")
+    raise TypeError(f"{thing!r} cannot be run; pass {_ACCEPTED}")
 
 
 _ACCEPTED = (
@@ -329,14 +341,14 @@ _ACCEPTED = (
 
 
 def _refuse_mistakes(thing: Any) -> None:
-    """Reject values that only seem runnable. The message names the missing step."""
+    """Reject values that look runnable but are not. The message names the missing step."""
     if inspect.iscoroutine(thing):
         thing.close()
         raise TypeError(f"{thing!r} is a coroutine; pass the function itself, without calling it")
     if inspect.isclass(thing):
-        raise TypeError(f"{thing.__qualname__} is a class; give an instance of it: {thing.__qualname__}(…)")
+        raise TypeError(f"{thing.__qualname__} is a class; pass an instance: {thing.__qualname__}(…)")
     if inspect.isfunction(thing) and not inspect.iscoroutinefunction(thing):
-        raise TypeError(f"{name_of(thing)} is a plain function; make it `async def`, or give {_ACCEPTED}")
+        raise TypeError(f"{name_of(thing)} is a plain function; make it `async def`, or pass {_ACCEPTED}")
 
 
 def _refuse_arguments(fn: Callable[..., Any], given: object) -> None:
@@ -346,26 +358,26 @@ def _refuse_arguments(fn: Callable[..., Any], given: object) -> None:
         raise TypeError(
             f"{given!r} cannot be run: {error}; a main is called without arguments (functools.partial gives them)"
         ) from None
-    except ValueError:  # it has no signature to check, and a wrong call fails when it is made
+    except ValueError:  # there is no signature to check, so a wrong call fails only when it is made
         return
 
 
 class Auxiliary:
-    """Base class of servers and observers that are open during ``async with`` or as a main of `run`.
+    """Base class for servers and observers that are open during ``async with`` or while they are a main of `run`.
 
-    It is optional. `run` accepts any object with ``run()``, waits for its ``wait_running()`` if it has one, and ends
-    when only mains with ``auxiliary`` are left.
+    You do not have to use it: `run` accepts any object with a ``run()`` method, waits for its ``wait_running()`` if it
+    has one, and ends when only mains whose ``auxiliary`` is true are left.
     """
 
-    #: True because a program ends when only auxiliary mains are left.
+    #: A program ends when only auxiliary mains are left.
     auxiliary: ClassVar[bool] = True
 
-    #: The end of the error message if it is entered twice.
+    #: How the error message ends if the object is entered twice.
     _taken: ClassVar[str] = "is already open; create another"
 
     def __init__(self) -> None:
         self._up = asyncio.Event()
-        # Closed at the end of the block.
+        # Closed when the block is exited.
         self._held = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -399,7 +411,7 @@ class Auxiliary:
         await self._up.wait()
 
     async def _open(self, held: AsyncExitStack) -> None:
-        """Acquire the resources. Register their release in ``held``, so that a failure releases the earlier ones."""
+        """Acquire the resources. Register the release of each in ``held``, in case a later one cannot be acquired."""
         raise NotImplementedError
 
     async def _leave(self) -> None:

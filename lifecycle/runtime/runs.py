@@ -1,7 +1,7 @@
-"""`run`, which runs a whole program, and `lifetime`, which does the same for a block in a running event loop.
+"""`run`, which runs a whole program, and `lifetime`, which does the same for a block of code in a running event loop.
 
 A lifetime is embedded if another program, its host, runs the event loop and receives the signals. Such a lifetime does
-not end alone: `_Block` asks the host to stop, and the host leaves the block.
+not end by itself: `_Block` asks the host to stop, and the host then exits the block.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 
 _log = logging.getLogger("lifecycle.runtime")
 
-#: Seconds between two checks. The code that started a child has at least this much time to wait for it.
+#: Seconds between checks. The code that started a child has at least this much time to wait for it.
 _ORPHAN_GRACE = 1.0
 
 
@@ -57,31 +57,32 @@ def run(  # keyword settings of a program
 ) -> Any:
     """Run a program until it is complete, shut it down, and return the result of its async function.
 
-    Mains start from left to right and stop from right to left. The program is complete when one of its async functions
-    returns, when a main fails, or when all mains have ended. SIGTERM, Ctrl+C and `shutdown` stop it earlier.
+    Mains are started from left to right and stopped from right to left. The program is complete when one of its async
+    functions returns, when a main fails, or when all mains have ended. SIGTERM, Ctrl+C and `shutdown` stop it earlier.
 
-    `run` restores signal handlers and terminal modes. Outside the main thread, it does not handle signals. As PID 1, it
-    reaps orphans. If systemd has set NOTIFY_SOCKET, `run` reports when all mains have started, reloads, watchdog pings
-    and the start of the shutdown.
+    When it ends, `run` restores the signal handlers and terminal modes. Outside the main thread, it does not handle
+    signals. If the process is PID 1, `run` reaps orphans. If systemd has set NOTIFY_SOCKET, `run` notifies it when all
+    mains have started, when the program reloads, and when the shutdown begins, and sends watchdog pings.
 
     Args:
         mains: Async functions without arguments, routers, workers, supervisors, objects with ``async def run()``, or a
             ``uvicorn.Server`` or ``aiohttp.web.AppRunner``.
-        force_exit: Call ``os._exit(1)`` on signal number ``max(force_exit, 2)``. If Ctrl+C is captured by
-            ``cancel_on_interrupt=False`` or by a router, on signal number ``force_exit + 2``. 0 means never.
+        force_exit: The number of signals after which the process is forced to exit with ``os._exit(1)``:
+            ``max(force_exit, 2)`` or, if ``cancel_on_interrupt=False`` or a router captures Ctrl+C, ``force_exit + 2``.
+            0 means never.
         cancel_on_interrupt: Whether Ctrl+C begins the shutdown. By default it does, unless a running router has a route
-            for ``signal/interrupt`` or, with ``force_exit`` of 2 or more, for `InterruptEvent` or `ClearLineEvent`.
-        reset_after: Seconds without a signal after which the count of signals starts again. During the shutdown, it
-            never starts again.
+            for ``signal/interrupt`` or, if ``force_exit`` is 2 or more, for `InterruptEvent` or `ClearLineEvent`.
+        reset_after: Seconds without a signal after which signals are counted from zero again. During the shutdown, the
+            count is never reset.
         hook_timeout: Seconds after which a shutdown hook that is still running is named in the log.
-        shutdown_timeout: Seconds from the end of the mains until the stacks of everything that still runs are printed
-            to stderr.
-        exit_timeout: Seconds from the start of the shutdown until the process is forced to exit with status 1.
+        shutdown_timeout: Seconds after the mains have ended before the stacks of everything that is still running are
+            printed to stderr.
+        exit_timeout: Seconds after the shutdown begins before the process is forced to exit with status 1.
         loop_factory: Creates the event loop, as for `asyncio.Runner`.
 
-    If nothing catches the error that `run` raises, an expected failure is printed as one line. Examples are a port that
-    is taken, an unreachable server, a missing environment variable, and a worker that was restarted too often. With
-    LIFECYCLE_DEBUG=1, the traceback is printed.
+    If nothing catches the error that `run` raises, and the error is an expected failure, it is printed as one line.
+    Examples are a port already in use, an unreachable server, a missing environment variable, and a worker that was
+    restarted too often. With LIFECYCLE_DEBUG=1, the traceback is printed instead.
 
     Returns:
         The return value of the async function, or None.
@@ -91,20 +92,20 @@ def run(  # keyword settings of a program
         WorkerFailed: if a worker ended as FAILED or KILLED without an error of its own.
         TypeError: if an argument cannot be run.
         ValueError: if a setting is negative.
-        RuntimeError: inside a running event loop.
+        RuntimeError: if called inside a running event loop.
     """
     if not mains:
-        raise TypeError("run() has nothing to run; give it an async function, a Router, or a worker")
+        raise TypeError("run() has nothing to run; pass an async function, a Router, or a worker")
     program = [as_main(main) for main in mains]
     settings = Settings(force_exit, cancel_on_interrupt, reset_after, hook_timeout, shutdown_timeout, exit_timeout)
     _refuse_running_loop()
     with ExitStack() as held:
         held.enter_context(signal_registry().terminal.kept())
         runner = asyncio.Runner(loop_factory=loop_factory)
-        held.callback(runner.close)  # needed if the following code fails; closing twice does nothing
+        held.callback(runner.close)  # in case the following code fails; closing it twice does no harm
         life = Life(settings, runner.get_loop())
-        # These are closed in reverse order, so while the loop's threads are joined, Ctrl+C still forces an exit and the
-        # deadline still applies.
+        # These are closed in reverse order. While the loop's threads are being joined, Ctrl+C can still force an exit,
+        # and the deadline still applies.
         held.callback(life.deadline.close)
         held.enter_context(receiving_signals(life))
         held.enter_context(_reaping_orphans(runner.get_loop()))
@@ -115,14 +116,14 @@ def run(  # keyword settings of a program
 
 
 def _noting_failure(_kind: object, error: BaseException | None, _traceback: object) -> None:
-    """Prepare the message for an expected failure, which may end the whole program."""
+    """Prepare the message for an expected failure, in case it ends the whole program."""
     if error is not None and one_line(error) is not None:
         _log.debug("the program failed", exc_info=error)
         print_one_line_from(run.__code__)
 
 
 def _drive(life: Life, work: Coroutine[Any, Any, _T]) -> _T:
-    """Run ``work`` to its end, even if the loop stops earlier, for example because of a SystemExit in a task."""
+    """Run ``work`` to completion, even if the loop stops earlier, for example because of a SystemExit in a task."""
     task = life.loop.create_task(work, name="lifecycle run")
     escaped: list[BaseException] = []
     while not task.done():
@@ -133,7 +134,7 @@ def _drive(life: Life, work: Coroutine[Any, Any, _T]) -> _T:
                 escaped.append(error)  # raised below, after the shutdown
                 life.begin(Reason.STOP)
             elif not escaped and not task.cancelled() and error is task.exception():
-                raise  # the traceback is complete only the first time that a task raises its error
+                raise  # the traceback is complete only the first time a task raises its error
     if escaped:
         raise escaped[0] from None if task.cancelled() else task.exception()
     return task.result()
@@ -144,7 +145,9 @@ def _refuse_running_loop() -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise RuntimeError("run() starts an event loop, and one is running here; use `async with lifetime()` inside it")
+    raise RuntimeError(
+        "run() starts an event loop, but one is already running here; use `async with lifetime()` inside it"
+    )
 
 
 # -- a program --------------------------------------------------------------------------------------------------------
@@ -156,10 +159,10 @@ class _Program:
     def __init__(self, life: Life, mains: Sequence[Main], on_failure: Callable[[Main], object] | None = None) -> None:
         self._life = life
         self._mains = mains
-        # For a block: called when a main has ended with an error. The block continues when an async function returns.
+        # For a block: called when a main has failed. A block continues when an async function returns.
         self._on_failure = on_failure
         self._begun: list[Main] = []
-        # The mains that have ended, in order.
+        # The mains that have ended, in the order in which they did.
         self._ended: list[Main] = []
 
     async def live(self) -> Any:
@@ -184,7 +187,7 @@ class _Program:
                 await self._start(main, stopping)
 
     async def end(self, reason: Reason = Reason.STOP) -> None:
-        """Run the shutdown. If it has not begun, record ``reason``."""
+        """Run the shutdown. If it has not begun yet, record ``reason``."""
         self._life.begin(reason)
         await conclude(self._life, self._begun)
 
@@ -196,14 +199,14 @@ class _Program:
                 self._on_failure(main)
 
     def failure(self) -> BaseException | None:
-        """Return the first error of a main. Later errors are logged."""
+        """Return the first error raised by a main. Later errors are logged."""
         failed = [main for main in self._ended if main.error is not None]
         for main in failed[1:]:
             _log.error("%s failed too: %r", main.name, main.error, exc_info=main.error)
         return failed[0].error if failed else None
 
     async def _start(self, main: Main, stopping: asyncio.Future[None]) -> None:
-        """Start ``main`` and wait until the next may start, unless the program is already ending."""
+        """Unless the program is already ending, start ``main`` and wait until the next main may start."""
         self._check_complete()
         if self._life.reason is not Reason.NONE:
             return
@@ -222,7 +225,7 @@ class _Program:
         await asyncio.wait({started})
 
     def _report_started(self) -> None:
-        """Report that all mains have started, even if the program is complete immediately."""
+        """Report that all mains have started, even if the program is already complete."""
         if self._life.reason is Reason.NONE and all(main.error is None for main in self._begun):
             self._life.up()
 
@@ -230,11 +233,11 @@ class _Program:
         self._check_complete()
         with self._life.stop_awaited() as stopping:
             while self._life.reason is Reason.NONE and not self._is_idle():
-                # A main may be done before its callback has run, so the wait ends with the task of the main rather than
-                # its callback.
+                # A main's task may be done before its callback has run, so we wait for the task rather than the
+                # callback.
                 unseen: list[asyncio.Future[None]] = [main.task for main in self._begun if main not in self._ended]
                 await asyncio.wait({*unseen, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                # Let the callbacks of mains that ended at the same time run as well.
+                # Let the callbacks of other mains that ended at the same time run, too.
                 await asyncio.sleep(0)
                 self._check_complete()
 
@@ -244,7 +247,7 @@ class _Program:
         return all(main in self._ended for main in needed)
 
     def _check_complete(self) -> None:
-        """Begin the shutdown if a main that has ended completes the program."""
+        """Begin the shutdown if one of the mains that have ended completes the program."""
         for main in self._ended:
             if main.error is not None or (main.completes and self._on_failure is None):
                 timed_out = isinstance(main.error, TimeoutError)
@@ -253,39 +256,40 @@ class _Program:
 
 # -- a block ----------------------------------------------------------------------------------------------------------
 
-#: Seconds that a host has to end by itself after a supervisor in the block has failed and cancelled the block.
+#: Seconds that a host has to exit by itself after a supervisor in the block has failed and cancelled the block.
 _HOST_GRACE = 0.5
 
 
 def lifetime(
     *mains: AnyMain, signals: bool = True, on_stop: Callable[[], object] | None = None
 ) -> AbstractAsyncContextManager[Lifetime]:
-    """Return an async context manager with a `Lifetime`. The end of its block runs the shutdown.
+    """Return an async context manager that provides a `Lifetime`. The shutdown runs when its block is exited.
 
-    Use it if an event loop is already running. The block begins when all ``mains`` have started. The shutdown has the
-    order and the time limits of `run`. Inside another lifetime, the outer one receives the signals, and its shutdown
-    begins the inner one's.
+    Use it if an event loop is already running. The block begins once all ``mains`` have started. The shutdown has the
+    same order and time limits as that of `run`. If one lifetime is inside another, the outer one receives the signals,
+    and when it begins to shut down, so does the inner one.
 
-    The lifetime begins to stop when a signal arrives, when `shutdown` is called, when a main fails, or at the end of
-    the block. If it receives signals, its stop cancels the block, as a timeout would. The block then ends without an
-    error, or raises the error of the main.
+    The lifetime begins to stop when a signal arrives, `shutdown` is called, a main fails, or the block ends. If the
+    lifetime receives signals, stopping it cancels the block, as a timeout would. The ``async with`` statement then ends
+    without an error, or raises the main's error.
 
     With ``signals=False``, the lifetime is embedded in another program, such as a web server, which must not continue
-    without it. Its stop therefore does not cancel the block. Instead, it logs the reason and sends SIGTERM to this
-    process. The server then stops as usual and leaves the block. If that takes more than 25 seconds, the process is
-    forced to exit with status 1. If no code handles SIGTERM, as in most tests, the block is cancelled instead. A worker
-    process of `multiprocessing` ends by SIGTERM afterwards.
+    without it. Stopping the lifetime therefore does not cancel the block. Instead, the reason is logged, and SIGTERM is
+    sent to this process, so that the server stops as usual and exits the block. If that takes more than 25 seconds, the
+    process is forced to exit with status 1. If nothing handles SIGTERM, as in most tests, the block is cancelled
+    instead. A worker process started by `multiprocessing` then exits with SIGTERM.
 
     Args:
         mains: Async functions without arguments, routers, workers, supervisors, or objects with ``async def run()``.
-            They start from left to right and stop from right to left. The block continues when one of them returns.
-        signals: Whether to handle SIGINT, SIGTERM and SIGHUP. No effect outside the main thread.
-        on_stop: Called without arguments to stop the surrounding program, instead of sending SIGTERM. It must not
-            wait.
+            They are started from left to right and stopped from right to left. The block continues when one of them
+            returns.
+        signals: Whether to handle SIGINT, SIGTERM and SIGHUP. This has no effect outside the main thread.
+        on_stop: A function that is called without arguments to stop the surrounding program, instead of sending
+            SIGTERM. It must not block.
 
     Raises:
         TypeError: if an argument cannot be run, or ``on_stop`` is not a plain function.
-        BaseException: when entered, the error of a main that could not start; when left, that of a main that failed.
+        BaseException: on entry, the error of a main that failed to start; on exit, the error of a main that failed.
     """
     if on_stop is not None and (is_async(on_stop) or not callable(on_stop)):
         raise TypeError(f"on_stop must be a plain function without arguments, got {on_stop!r}")
@@ -299,11 +303,11 @@ class _Block:
         self._on_stop = on_stop
         self._held = ExitStack()
         self._life: Life | None = None
-        # Whether the body has begun, and whether the stop of the lifetime has interrupted it.
+        # Whether the body has begun, and whether the lifetime's shutdown has interrupted it.
         self._entered = self._interrupted = False
-        # The error with which the block was left.
+        # The error with which the block was exited.
         self._error: BaseException | None = None
-        # The task that shuts down if the host has abandoned the block.
+        # The task that runs the shutdown if the host has abandoned the block.
         self._ending: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Lifetime:
@@ -326,7 +330,7 @@ class _Block:
         await self._start()
         self._entered = True
         if life.stopping:
-            # The stop began while a main was starting. It must still interrupt the body.
+            # The shutdown began while a main was starting. It must still interrupt the body.
             life.loop.call_soon(self._interrupt)
         else:
             life.up()
@@ -337,7 +341,7 @@ class _Block:
     ) -> bool:
         assert self._life is not None, "a block is left after it was entered"
         with self._held:
-            # If the stop interrupts a sleep, that is not an error of the block.
+            # If the shutdown interrupts a sleep, the block has not failed.
             clean = await self._body.leave(error) or isinstance(error, Interrupted)
             await self._program.end(Reason.TIMEOUT if isinstance(error, TimeoutError) else Reason.STOP)
         self._error = error
@@ -346,7 +350,7 @@ class _Block:
         return clean
 
     async def _start(self) -> None:
-        """Start the mains. If one cannot start, stop the others and raise its error."""
+        """Start the mains. If one fails to start, stop the others and raise its error."""
         if not self._mains:
             return
         failure: BaseException | None
@@ -387,25 +391,25 @@ class _Block:
         return self._faces_host and (self._on_stop is not None or signal_registry().handles_sigterm())
 
     def _supervisor_failed(self, error: BaseException) -> None:
-        """Check shortly after a supervisor's failure has cancelled the body whether the host has ended."""
+        """A supervisor has failed and cancelled the body. Check shortly afterwards whether the host has ended."""
         if self._faces_host:
             asyncio.get_running_loop().call_later(_HOST_GRACE, self._check_host, error)
 
     def _check_host(self, error: BaseException) -> None:
-        # Some hosts suspend the body in an async generator, which the end of the task does not close.
+        # Some hosts suspend the body in an async generator, which is not closed when the task ends.
         lost = not self._body.left and self._body.is_over
         if lost or self._error is error:
             self._end_host(error, shutdown=lost)
 
     def _end_host(self, why: object, *, shutdown: bool = False) -> bool:
-        """End the surrounding program. With ``shutdown``, shut down first. Return whether that is possible."""
+        """End the surrounding program. If ``shutdown`` is true, shut down first. Return whether that is possible."""
         if _is_worker_process() and not self._stops_host():
-            _log.error("%s; this process ends, because its server does not handle SIGTERM", why)
+            _log.error("%s; exiting, because this process's server does not handle SIGTERM", why)
             self._ending = asyncio.create_task(self._shut_down_and(signal_registry().send_sigterm))
         elif not self._stops_host():
             _log.error(
                 "%s, but not the program that runs this event loop, which does not handle SIGTERM: it continues "
-                "without the workers, routers and tasks of the lifetime; give lifetime(on_stop=…)",
+                "without the workers, routers and tasks of the lifetime; pass on_stop= to lifetime()",
                 why,
             )
             return False
@@ -438,7 +442,10 @@ class _Block:
 
 
 def _is_worker_process() -> bool:
-    """Return True if `multiprocessing` started this process, like Hypercorn's workers. Its parent notices its end."""
+    """Return True if `multiprocessing` started this process, as with Hypercorn's workers.
+
+    Its parent notices when it exits.
+    """
     process = sys.modules.get("multiprocessing.process")
     return process is not None and process.parent_process() is not None
 
@@ -450,7 +457,7 @@ class _Body:
         self._task = asyncio.current_task()
         self._requests = self._task.cancelling() if self._task else 0
         self._cancelled = False
-        #: True if the block has been left.
+        #: True if the block has been exited.
         self.left = False
 
     @property
@@ -470,7 +477,8 @@ class _Body:
         if not self._cancelled or self._task is None:
             return False
         if not isinstance(error, asyncio.CancelledError):
-            # The cancellation may not have been raised yet. It must not cancel the code after the block.
+            # The cancellation may not have been delivered yet. Make sure that it does not cancel the code after the
+            # block.
             try:
                 await asyncio.sleep(0)
             except asyncio.CancelledError:
@@ -483,9 +491,9 @@ class _Body:
 
 @contextmanager
 def _reaping_orphans(loop: asyncio.AbstractEventLoop) -> Generator[None]:
-    """Reap orphans during the block, if this process is PID 1.
+    """If this process is PID 1, reap orphans during the block.
 
-    A process whose parent has ended becomes a child of PID 1, and stays a zombie until it is reaped.
+    A process whose parent has exited becomes a child of PID 1. When it exits, it stays a zombie until it is reaped.
     """
     if os.getpid() != 1:
         yield
@@ -501,25 +509,27 @@ def _reaping_orphans(loop: asyncio.AbstractEventLoop) -> Generator[None]:
 
 
 class _Reaper:
-    """Reaps zombies that no code waits for.
+    """Reaps zombies that nothing waits for.
 
-    It does not reap a child before the code that started it can. It never reaps a child with a `subprocess.Popen` (or
-    that of `multiprocessing`) that has not seen its end. It waits at least a second before it reaps any other child.
+    It does not reap a child before the code that started the child has had a chance to. It never reaps a child whose
+    `subprocess.Popen` (or the `multiprocessing` equivalent) has not noticed that it has exited. It waits at least a
+    second before reaping any other child.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
-        # The zombies of the last check that may be orphans. Those that are still zombies at the next check are reaped.
+        # The zombies found by the last check that may be orphans. Those that are still zombies at the next check are
+        # reaped.
         self._suspects: set[int] = set()
 
     def wake(self, _signum: int) -> None:
-        """Schedule a check when a child has ended."""
+        """Schedule a check. Called when a child has exited."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.schedule)
 
     def schedule(self) -> None:
-        """Schedule a check in a second, unless one is scheduled."""
+        """Schedule a check in a second, unless one is already scheduled."""
         if self._timer is None:
             self._timer = self._loop.call_later(_ORPHAN_GRACE, self._look)
 
@@ -543,7 +553,7 @@ class _Reaper:
 
 
 def _zombies() -> Iterator[int]:
-    """Return the children of this process that have ended and were not waited for."""
+    """Return the children of this process that have exited but have not been waited for."""
     from pathlib import Path  # slow to import, and few programs run as PID 1
 
     me = str(os.getpid())
@@ -556,7 +566,7 @@ def _zombies() -> Iterator[int]:
 
 
 def _asked_for() -> set[int]:
-    """Return the children that a Popen of this program waits for."""
+    """Return the children that a Popen object in this program waits for."""
     from multiprocessing import popen_fork
 
     kinds = (subprocess.Popen, popen_fork.Popen)

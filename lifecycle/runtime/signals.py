@@ -1,4 +1,4 @@
-"""Signals: the owner of the process's signal handlers, the choice of an action for each signal, and the action itself.
+"""Signals: owning the process's signal handlers, choosing an action for each signal, and performing it.
 
 `SignalRegistry` shares the handlers among any number of receivers. `Escalation` counts a lifetime's signals and chooses
 the action for each, from the first Ctrl+C to a forced exit. `receiving_signals` connects the two for one lifetime.
@@ -44,13 +44,14 @@ _log = logging.getLogger("lifecycle.runtime")
 
 _SIGHUP: int | None = getattr(signal, "SIGHUP", None)
 
-#: Timers fire up to this many seconds early.
+#: Timers may fire up to this many seconds early.
 _TICK = 1e-6
-#: Seconds within which a second SIGINT belongs to the same press: a wrapper forwards what the terminal has sent.
+#: Seconds within which a second SIGINT belongs to the same key press. A wrapper may forward a signal that the terminal
+#: has already sent to us.
 ONE_PRESS = 0.05
 
-#: A function that is called in the main thread at any point of the program. It must be quick, take no lock, and not
-#: raise.
+#: A function that may be called in the main thread at any point in the program. It must be quick, and must not take a
+#: lock or raise an error.
 Receiver: TypeAlias = Callable[[int], None]
 
 
@@ -58,31 +59,35 @@ Receiver: TypeAlias = Callable[[int], None]
 
 
 class SignalRegistry:
-    """Owns the signal handlers of the process, and shares each signal among any number of receivers.
+    """Owns the process's signal handlers, and shares each signal among any number of receivers.
 
     The handlers are plain Python functions. The interpreter runs them in the main thread between two bytecodes and
     inside calls that wait (``time.sleep``, ``lock.acquire``), so they work while the event loop is blocked. They are
     installed for the first receiver, and the previous handlers are restored after the last one.
     """
 
-    #: Seconds between two checks for handlers that a library has replaced, which the system does not report.
+    #: Seconds between checks whether a library has replaced our handlers. We have to poll, because the system does not
+    #: report this.
     check_every: ClassVar[float | None] = 1.0
 
     def __init__(self) -> None:
-        # The tuples are replaced, never changed, because a signal may arrive at any point of the code below.
+        # The tuples are replaced and never modified, because a signal may arrive at any point in the code below.
         self._receivers: dict[int, tuple[Receiver, ...]] = {}
         self._sources: dict[int, tuple[Receiver, ...]] = {}
         # The handlers that were installed before ours.
         self._before: dict[int, Any] = {}
-        #: The terminal. It is here because a process has only one, just as it has one handler per signal.
+        #: The terminal. It is kept here because a process has only one, just as it has only one handler per signal.
         self.terminal: Final = Terminal()
 
     def can_take(self, signum: int) -> bool:
-        """Return whether a new receiver would be called. Outside the main thread, the signal must be taken already."""
+        """Return whether a new receiver would be called.
+
+        Outside the main thread, that is so only if the signal already has a receiver.
+        """
         return signum in self._before or threading.current_thread() is threading.main_thread()
 
     def take(self, signums: Iterable[int], receive: Receiver, *, source: bool = False) -> Callable[[], None]:
-        """Call ``receive`` with each signal among ``signums`` that arrives, and return a function that stops this.
+        """Call ``receive`` whenever one of ``signums`` arrives, and return a function that stops this.
 
         ``source`` marks a receiver that turns signals into events. Signals that cannot be handled are left out.
         """
@@ -118,12 +123,15 @@ class SignalRegistry:
         for receive in receivers:
             receive(signum)
         if not receivers and signum in self._before:
-            # The last receiver was removed in a thread that could not restore the previous handler.
+            # The last receiver was removed in a different thread, which could not restore the previous handler.
             self._restore(signum, self._before.pop(signum))
             signal.raise_signal(signum)
 
     def handles_sigterm(self) -> bool:
-        """Return whether any handler, ours or another library's, handles SIGTERM. Otherwise, it kills the process."""
+        """Return whether there is a handler for SIGTERM, ours or another library's.
+
+        Without one, SIGTERM kills the process.
+        """
         return signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.SIG_IGN)
 
     def send_sigterm(self) -> None:
@@ -155,7 +163,7 @@ class SignalRegistry:
         return signal.getsignal(signum) == self.deliver
 
     def _restore(self, signum: int, before: Any) -> None:
-        # None means a handler that was not installed by Python and cannot be restored.
+        # None means that the previous handler was not installed from Python, so it cannot be restored.
         if self._holds(signum):
             signal.signal(signum, signal.SIG_DFL if before is None else before)
 
@@ -180,8 +188,8 @@ def signal_registry() -> SignalRegistry:
 
 
 def replace_registry(registry: SignalRegistry) -> SignalRegistry:
-    """Use ``registry`` from now on, in a test, and return the previous one."""
-    global _registry  # the only global state of the library, because the system has one handler per signal
+    """Use ``registry`` from now on, and return the previous one. This is meant for tests."""
+    global _registry  # the library's only global state, because the system has one handler per signal
     before, _registry = _registry, registry
     return before
 
@@ -190,9 +198,9 @@ def replace_registry(registry: SignalRegistry) -> SignalRegistry:
 
 
 class SignalAction(Enum):
-    """The effect of a signal on a lifetime."""
+    """What a signal does to a lifetime."""
 
-    #: The signal is counted, and has no other effect.
+    #: The signal is counted but has no other effect.
     COUNT = auto()
     #: The routers receive it, and the program continues.
     CAPTURE = auto()
@@ -200,12 +208,12 @@ class SignalAction(Enum):
     STOP = auto()
     #: The process ends immediately.
     FORCE = auto()
-    #: The signal belongs to the press before it, and has no effect.
+    #: The signal belongs to the previous key press and has no effect.
     REPEAT = auto()
 
 
 class Escalation:
-    """Counts the signals of a series, and chooses the action for each of them. It makes no system calls.
+    """Counts the signals in a series, and chooses an action for each of them. It makes no system calls.
 
     A series ends after ``reset_after`` seconds without a signal, but never once the program is stopping.
     """
@@ -213,18 +221,19 @@ class Escalation:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._last = self._pressed = -math.inf
-        # True if a router handled a SIGINT of this series. The router may need two presses, so only later ones force
-        # the exit.
+        # True if a router has handled a SIGINT in this series. The router may need two key presses, so only later ones
+        # force an exit.
         self._taken = False
-        # The number of counted presses that have been handled, which is 0 or 1.
+        # How many of the counted key presses have been handled: 0 or 1.
         self._handled = 0
-        #: The number of signals in the current series, except handled presses before the last one.
+        #: The number of signals in the current series, not counting key presses that were handled, except for the last
+        #: of these.
         self.count: int = 0
 
     def limit(self, *, routed: bool = False) -> int:
-        """Return the position in the series of the signal that forces the exit. 0 means never.
+        """Return the number of the signal in the series that forces an exit. 0 means never.
 
-        ``routed`` means that a running router would handle a SIGINT now.
+        ``routed`` is true if a running router would handle a SIGINT now.
         """
         patience, wanted = self._settings.force_exit, self._settings.cancel_on_interrupt
         if patience == 0:
@@ -234,9 +243,9 @@ class Escalation:
         return max(patience, 2)
 
     def judge(self, signum: int, *, routed: bool, handled: bool = False, stopping: bool, now: float) -> SignalAction:
-        """Count a signal that arrived at ``now``, and return its effect.
+        """Count a signal that arrived at the time ``now``, and return what it does.
 
-        ``routed`` means that a running router has a route for this SIGINT, and ``handled`` that one has a route for
+        ``routed`` is true if a running router has a route for this SIGINT, and ``handled`` if one has a route for
         `InterruptEvent`.
         """
         if signum == signal.SIGINT:
@@ -263,12 +272,15 @@ class Escalation:
         self._taken = False
 
     def handled(self) -> None:
-        """Record that a press was handled. Only the last one counts, as the first of the router's two presses."""
+        """Record that a key press was handled.
+
+        Only the last such press is counted, as the first of the two that a router may need.
+        """
         self.count -= self._handled
         self._handled = min(1, self.count)
 
     def uncount(self) -> None:
-        """Remove a press from the count, because it had its intended effect."""
+        """Remove a key press from the count, because it had its intended effect."""
         self.count -= 1
         if self.count <= 0:
             self.reset()
@@ -277,7 +289,7 @@ class Escalation:
         wanted = self._settings.cancel_on_interrupt
         if wanted is not None:
             return not wanted
-        # With `force_exit` of 2 or more, the router may handle the first press. If no route handles it, the shutdown
+        # If `force_exit` is 2 or more, a router may handle the first key press. If no route handles it, the shutdown
         # begins.
         return routed or (handled and self._settings.force_exit >= 2)  # noqa: PLR2004
 
@@ -287,7 +299,7 @@ class Escalation:
 
 @contextmanager
 def receiving_signals(life: Life) -> Generator[None]:
-    """Let ``life`` receive signals during the block, if this is the main thread."""
+    """If this is the main thread, let ``life`` receive signals during the block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -309,7 +321,7 @@ class _LifetimeSignals:
         self._life = life
         self._registry = signal_registry()
         self._keeping: asyncio.TimerHandle | None = None
-        # Determined at the start, because a terminal that was closed is no longer the controlling terminal.
+        # Check this at the start, because once a terminal has been closed, it is no longer the controlling terminal.
         self._had_terminal = self._registry.has_terminal()
 
     @property
@@ -320,7 +332,7 @@ class _LifetimeSignals:
         return signums
 
     def receive(self, signum: int) -> None:
-        """Handle a signal. This runs inside signal handlers, so work that can wait is left to the loop."""
+        """Handle a signal. This runs inside signal handlers, so it leaves work that can wait to the loop."""
         life = self._life
         stopping = life.stopping
         if signum == _SIGHUP and self._hang_up(signum, stopping=stopping):
@@ -339,7 +351,7 @@ class _LifetimeSignals:
         elif action is SignalAction.STOP:
             life.begin_for_signal(signum)
         elif action is SignalAction.CAPTURE:
-            # This is checked now, because a source that starts later has not received this signal.
+            # Check for a source now, because one that starts later has not received this signal.
             life.call_soon(self._capture, self._registry.has_source(signal.SIGINT), handled)
 
     def keep(self) -> None:
@@ -353,13 +365,16 @@ class _LifetimeSignals:
             self._keeping.cancel()
 
     def _hang_up(self, signum: int, *, stopping: bool) -> bool:
-        """Send SIGHUP to its routes, or reload the routers if there is no terminal. Return whether any handled it."""
+        """Send SIGHUP to its routes, or reload the routers if there is no terminal.
+
+        Return whether any of them handled it.
+        """
         life = self._life
         routed = bool(life.routers_for("signal/hangup"))
         if routed:
             life.call_soon(self._announce, signum, life.escalation.count)
             life.call_soon(self._route, signum, self._registry.has_source(signum))
-        # During a stop, the routers may have ended already. SIGHUP still does not count towards a forced exit.
+        # During a shutdown, the routers may already have ended. Even then, SIGHUP does not count towards a forced exit.
         reloads = not self._had_terminal and bool(life.all_routers() or (stopping and life.had_router))
         if reloads:
             life.call_soon(self._reload)
@@ -388,10 +403,10 @@ class _LifetimeSignals:
 
 
 def _send(routers: Iterable[RouterLike], *events: Topical) -> None:
-    """Send ``events`` to each router. An event without a route, or without space in a lane, is not an error."""
+    """Send ``events`` to each router. It is not an error if there is no route for an event, or no space in its lane."""
     for router in routers:
         for event in events:
             try:
                 router.emit_nowait(event)
             except LifecycleError as error:
-                _log.debug("%r was not taken by %r: %s", event, router, error)
+                _log.debug("%r was not accepted by %r: %s", event, router, error)

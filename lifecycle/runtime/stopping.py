@@ -1,4 +1,7 @@
-"""The steps of the shutdown, in order and with one deadline: drain routers, stop workers, run hooks."""
+"""The steps of the shutdown: drain routers, stop workers and run hooks.
+
+They run in this order and share one deadline.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ class MainLike(Protocol):
     """The part of a main that the shutdown uses."""
 
     async def stop(self, left: Callable[[], float]) -> None:
-        """Request the end of the main, and wait for at most ``left()`` seconds."""
+        """Ask the main to stop, and wait for up to ``left()`` seconds."""
         ...
 
     async def over(self) -> None:
@@ -57,12 +60,12 @@ class MainLike(Protocol):
 
 
 async def conclude(life: Life, mains: Sequence[MainLike] = ()) -> None:
-    """Run the shutdown, even if the caller is cancelled. The cancellation is raised at the end.
+    """Run the shutdown, even if the caller is cancelled. In that case, raise CancelledError at the end.
 
-    First, routers drain. Mains stop, the last one first, and after each main the workers it started. Background tasks
-    are cancelled and awaited. Then the shutdown hooks run, and metrics are sent. A part that does not end in time is
-    named in the log, and the shutdown continues, so the hooks run in any case. At the end, the shutdown waits for these
-    parts until the exit is forced.
+    First, routers are drained. Then mains are stopped, the last one first, and after each main, the workers that it
+    started. Background tasks are cancelled and awaited. Finally, the shutdown hooks run, and metrics are sent. If a
+    part does not end in time, its name is logged and the shutdown continues, so the hooks run in any case. At the end,
+    the shutdown waits for any such parts, until the process is forced to exit.
     """
     work = _conclude(life, mains)
     # A framework may leave a block in a different context from the one in which it entered.
@@ -70,8 +73,8 @@ async def conclude(life: Life, mains: Sequence[MainLike] = ()) -> None:
 
 
 async def _conclude(life: Life, mains: Sequence[MainLike]) -> None:
-    # All waits for the stop end before any task is cancelled. A wait that has just ended needs one iteration of the
-    # loop.
+    # Code waiting for the shutdown is woken before any task is cancelled. It takes one iteration of the loop to wake
+    # up.
     await life.wait_stopping()
     await asyncio.sleep(0)
     await life.draining.drain(life.deadline.left_for_work)
@@ -94,47 +97,50 @@ async def _conclude(life: Life, mains: Sequence[MainLike]) -> None:
 
 
 class Deadline:
-    """The deadline of the whole shutdown. It works even if the loop is blocked, and limits every other timeout."""
+    """The deadline for the whole shutdown. It works even if the loop is blocked, and limits every other timeout."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
-        # The time of the forced exit, by the loop's clock.
+        # When to force an exit, in loop time.
         self._at = math.inf
         self._alarms: list[Alarm] = []
-        # The code that draws the first number dumps the stacks: the loop, or the alarm if the loop is blocked.
+        # Whatever draws the first number dumps the stacks: the loop or, if the loop is blocked, the alarm.
         self._dumps = itertools.count()
 
     def set(self) -> None:
-        """Start the clock. Safe in threads and in signal handlers."""
+        """Start the clock. It is safe to call this from any thread and in signal handlers."""
         self._at = self._life.loop.time() + self._life.settings.exit_timeout
         self._alarms.append(Alarm(self._life.settings.exit_timeout, self._force))
 
     def left(self) -> float:
-        """Return the seconds until the forced exit."""
+        """Return the number of seconds until the process is forced to exit."""
         return max(0.0, self._at - self._life.loop.time())
 
     def left_for_work(self) -> float:
-        """Return the seconds left for routers, mains, workers and tasks. A fifth of the total is reserved for hooks."""
+        """Return the number of seconds left for routers, mains, workers and tasks.
+
+        A fifth of the total is reserved for hooks.
+        """
         whole = self._life.settings.exit_timeout
         return math.inf if math.isinf(whole) else max(0.0, self.left() - whole / 5)
 
     def expect_end(self) -> Callable[[], None]:
-        """Dump stacks if the end takes longer than ``shutdown_timeout``. Return a function that cancels this."""
+        """Dump stacks if the rest takes longer than ``shutdown_timeout``. Return a function that cancels this."""
         seconds = self._life.settings.shutdown_timeout
         timer = self._life.loop.call_later(seconds, self._dump)
-        # The alarm works while the loop is blocked, and after the loop has ended while its threads are still running.
+        # An alarm works even while the loop is blocked, and once the loop has ended but its threads are still running.
         self._alarms.append(Alarm(seconds, self._dump))
         return timer.cancel
 
     def close(self) -> None:
-        """Cancel all alarms, because the lifetime has ended."""
+        """Cancel all alarms. Called when the lifetime has ended."""
         while self._alarms:
             self._alarms.pop().cancel()
 
     def _dump(self) -> None:
         if next(self._dumps) == 0:
             seconds = self._life.settings.shutdown_timeout
-            dump_stacks(self._life.loop, f"not stopped after {seconds:g} s; what still runs:")
+            dump_stacks(self._life.loop, f"not stopped after {seconds:g} s; still running:")
 
     def _force(self) -> None:
         reason = f"not stopped within {self._life.settings.exit_timeout:g} s"
@@ -145,14 +151,14 @@ class Deadline:
 
 
 class Drainable(Protocol):
-    """A component that ends on request: ``run`` returns after `stop`."""
+    """A component that ends on request: ``run`` returns after `stop` has been called."""
 
     async def run(self) -> object:
-        """Run until `stop`."""
+        """Run until `stop` is called."""
         ...
 
     def stop(self) -> None:
-        """Request that `run` drains and ends."""
+        """Ask `run` to drain and return."""
         ...
 
 
@@ -173,7 +179,10 @@ class RouterLike(Drainable, Protocol):
 
 
 def has_route_for(router: RouterLike, topic: str) -> bool:
-    """Return whether it has a route for ``topic``, other than ``**`` and the like. A logger must not block Ctrl+C."""
+    """Return whether ``router`` has a specific route for ``topic``.
+
+    Routes such as ``**`` are ignored, because a logger must not block Ctrl+C.
+    """
     kind = f"{topic.partition('/')[0]}/"
     try:
         return any(str(info.pattern).startswith(kind) for info in router.explain(topic))
@@ -188,26 +197,26 @@ def as_router(thing: Any) -> RouterLike | None:
 
 
 class Draining:
-    """Drains mains that support it, and every router whose start `hooks.router_started` announces."""
+    """Drains mains that support it, and every router that `hooks.router_started` has announced."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
-        # The components that are running. Each future completes when its component has ended.
+        # The components that are running. Each future is done once its component has ended.
         self._running: dict[asyncio.Future[Any], Drainable] = {}
         #: Whether a router has ever run.
         self.had_router: bool = False
         # The requested delays in seconds.
         self._delays: list[float] = []
-        # The end of the delay, by the loop's clock; None before the stop.
+        # When the delay ends, in loop time. None before the shutdown begins.
         self._until: float | None = None
 
     def connect(self) -> Callable[[], None]:
-        """Begin to track routers that start, and return a function that stops this."""
+        """Start tracking routers that are started, and return a function that stops this."""
         hooks.router_started.connect(self._router_started)
         return lambda: hooks.router_started.disconnect(self._router_started)
 
     def add(self, drainable: Drainable, ended: asyncio.Future[Any]) -> None:
-        """Drain the component first in a shutdown. A router also receives signals until ``ended`` is done."""
+        """Drain the component at the start of a shutdown. A router also receives signals until ``ended`` is done."""
         self._running[ended] = drainable
         self.had_router |= as_router(drainable) is not None
         ended.add_done_callback(self._running.pop)
@@ -219,7 +228,7 @@ class Draining:
 
     @contextmanager
     def delayed(self, seconds: float) -> Generator[None]:
-        """During the block, delay a stop by ``seconds``, for example until a load balancer has noticed the stop."""
+        """During the block, delay a shutdown by ``seconds``, for example until a load balancer has noticed it."""
         self._delays.append(seconds)
         try:
             yield
@@ -227,8 +236,8 @@ class Draining:
             self._delays.remove(seconds)
 
     def delay(self, left: Callable[[], float]) -> float:
-        """Return the seconds for which the program continues unchanged after the stop, at most ``left()``."""
-        # A program that was never ready needs no delay.
+        """Return how many seconds the program continues unchanged after the shutdown begins, at most ``left()``."""
+        # A program that has never been ready needs no delay.
         if not self._delays or not self._life.is_up:
             return 0.0
         now = self._life.loop.time()
@@ -237,7 +246,7 @@ class Draining:
         return min(max(0.0, self._until - now), left())
 
     async def drain(self, left: Callable[[], float]) -> None:
-        """Drain all components after the longest delay: sources stop, debounce windows flush, lanes become empty."""
+        """Drain all components after the longest delay: stop sources, flush debounced events, and empty lanes."""
         if (delay := self.delay(left)) > 0:
             await asyncio.sleep(delay)
         running = dict(reversed(tuple(self._running.items())))
@@ -247,13 +256,13 @@ class Draining:
             return
         _, stuck = await asyncio.wait(running, timeout=left())
         for ended in stuck:
-            _log.warning("%r does not drain; it is cancelled", running[ended])
+            _log.warning("%r has not drained in time and is being cancelled", running[ended])
             ended.cancel()
 
     def _router_started(self, _sender: object, *, router: Any, **_: object) -> None:
         if not self._life.is_here() or any(each is router for each in self._running.values()):
             return
-        # This is not the task that runs the router, which may have more to do afterwards.
+        # We don't use the task that runs the router, because it may have more to do afterwards.
         ended: asyncio.Future[Any] = self._life.loop.create_future()
         self.add(router, ended)
 
@@ -269,10 +278,10 @@ class Draining:
 
 _FINAL = frozenset({"stopped", "finished", "failed", "killed"})
 
-#: Seconds that a killed worker has to end.
+#: Seconds that a killed worker has to exit.
 _KILL_GRACE = 2.0
 
-#: The current main. The workers that it starts are stopped right after it.
+#: The current main. The workers that it starts are stopped right after the main.
 starter: ContextVar[object] = ContextVar("lifecycle_starter", default=None)
 
 
@@ -290,24 +299,25 @@ class _Stoppable(Protocol):
         ...
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Stop the worker, and wait until it has ended. The shortest timeout of several calls counts."""
+        """Stop the worker, and wait until it has ended. If calls overlap, the shortest timeout applies."""
         ...
 
 
 class StartedWorkers:
-    """The workers that started under a lifetime, in the order in which `hooks.worker_started` announced them."""
+    """The workers started under a lifetime, in the order in which `hooks.worker_started` announced them."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
         self._workers: list[tuple[_Stoppable, object]] = []
-        # The number of workers at which ended ones are removed: twice the number that remained the last time.
+        # The number of workers at which those that have ended are removed: twice the number that remained the last
+        # time.
         self._crowded = 16
-        # The workers that the mains or the block started themselves, rather than a handler or a background task. After
-        # the failure of one of them, the program is not healthy.
+        # The workers started by the mains or the block themselves, rather than by a handler or a background task. If
+        # one of them fails, the program is not healthy.
         self._own: WeakSet[Any] = WeakSet()
 
     def connect(self) -> Callable[[], None]:
-        """Begin to track workers that start, and return a function that stops this."""
+        """Start tracking workers that are started, and return a function that stops this."""
         receivers: dict[hooks.Hook, Callable[..., None]] = {
             hooks.worker_started: self._adopt,
             hooks.component_opened: self._opened,
@@ -329,11 +339,14 @@ class StartedWorkers:
         return tuple(worker.name for worker, _ in self._workers if not _is_over(worker))
 
     async def stop(self, started_by: object, left: Callable[[], float]) -> None:
-        """Stop the workers that this main started, the last one first. With None, stop all remaining workers."""
+        """Stop the workers started by this main, the last one first.
+
+        If ``started_by`` is None, stop all remaining workers.
+        """
         mine = [worker for worker, by in self._workers if started_by is None or by is started_by]
         supervised = self._supervised()
         for worker in reversed(mine):
-            # A supervisor stops its children, and would restart a child that other code stopped.
+            # A supervisor stops its own children, and would restart a child that something else stopped.
             if not _is_over(worker) and worker not in supervised:
                 await stop_worker(worker, left)
 
@@ -350,7 +363,7 @@ class StartedWorkers:
 
     def _opened(self, sender: Any, **_: object) -> None:
         if getattr(starter.get(), "worker", None) is sender or not hasattr(sender, "wait"):
-            return  # a main, whose failure `run` or `lifetime` handles, or not a worker
+            return  # not a worker, or a main, whose failure `run` or `lifetime` handles
         if self._life.is_here() and asyncio.current_task() in self._life.own_tasks:
             self._own.add(sender)
 
@@ -380,11 +393,11 @@ def _is_over(worker: _Stoppable) -> bool:
 
 
 async def stop_worker(worker: _Stoppable, left: Callable[[], float]) -> None:
-    """Stop the worker within its own grace period, limited to the remaining time of the shutdown. Errors are logged."""
+    """Stop the worker within its own grace period, limited to the time left for the shutdown. Errors are logged."""
     calls = [asyncio.ensure_future(worker.stop())]
     await asyncio.wait(calls, timeout=left())
     if not calls[0].done():
-        _log.warning("there is no time left for worker %r to stop by itself; it is killed", worker.name)
+        _log.warning("there is no time left for worker %r to stop by itself, so it is killed", worker.name)
         calls.append(asyncio.ensure_future(worker.stop(0)))
         _, stuck = await asyncio.wait(calls, timeout=_KILL_GRACE)
         for call in stuck:
@@ -399,23 +412,26 @@ async def stop_worker(worker: _Stoppable, left: Callable[[], float]) -> None:
 
 
 class _Runnable(Protocol):
-    """An object with an async or plain method ``run`` that cleans up."""
+    """An object with an async or plain ``run`` method that cleans up."""
 
     def run(self) -> object:
         """Clean up."""
         ...
 
 
-#: A shutdown hook: a function without arguments, async or plain, or an object with such a method ``run``.
+#: A shutdown hook: an async or plain function without arguments, or an object with such a method called ``run``.
 Hook: TypeAlias = Callable[[], object] | _Runnable
 
 
 class ShutdownHooks:
-    """The hooks of one lifetime. Each runs once, the last added first. The error of one does not affect the others."""
+    """The hooks of one lifetime.
+
+    Each runs once, in reverse order. If one raises an error, the others are not affected.
+    """
 
     def __init__(self, sender: object, patience: float, *, cut: bool = False) -> None:
         self._sender = sender
-        # Seconds after which a running hook is named in the log and, with ``cut``, cancelled.
+        # Seconds after which a hook that is still running is named in the log and, if ``cut`` is true, cancelled.
         self._patience, self._cut = patience, cut
         self._hooks: list[tuple[str, Callable[[], object]]] = []
         self._closed = False
@@ -427,7 +443,7 @@ class ShutdownHooks:
         """Run ``hook`` before the hooks that were added earlier.
 
         Raises:
-            RuntimeError: if the hooks have run.
+            RuntimeError: if the hooks have already run.
             TypeError: if the hook cannot be called.
         """
         if self._closed:
@@ -443,11 +459,14 @@ class ShutdownHooks:
         self._hooks = [each for each in self._hooks if each[1] != hook]
 
     def close(self) -> None:
-        """Refuse further hooks, because they would never run."""
+        """From now on, refuse new hooks, because they would never run."""
         self._closed = True
 
     async def run(self, left: Callable[[], float]) -> None:
-        """Run all hooks, including those added meanwhile. ``left`` returns the remaining seconds of the shutdown."""
+        """Run all hooks, including any added in the meantime.
+
+        ``left`` returns the number of seconds left for the shutdown.
+        """
         while self._hooks:
             name, call = self._hooks.pop()
             await self._run_one(name, call, min(self._patience, left()))
@@ -482,4 +501,4 @@ class _SlowHook:
     def warn(self) -> None:
         if not self._warned:
             self._warned = True
-            _log.warning("the shutdown hook %s takes more than %.1f s", self._name, self._patience)
+            _log.warning("the shutdown hook %s is taking more than %.1f s", self._name, self._patience)

@@ -1,8 +1,8 @@
-"""Notifications to systemd: the program is ready, reloads, is alive, or stops.
+"""Notifications to systemd that the program is ready, reloading, alive or stopping.
 
-`run` sends them if a service manager has set NOTIFY_SOCKET, in the format of sd_notify(3). Sending never waits and
-never raises. While the program runs, the variables are removed from the environment. They are meant for this process,
-and a child that inherited them could send notifications in its name.
+If a service manager has set NOTIFY_SOCKET, `run` sends notifications in the format of sd_notify(3). Sending never waits
+and never raises an error. While the program is running, the variables are removed from the environment. They are meant
+for this process, and a child that inherited them could send notifications in its name.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _log = logging.getLogger("lifecycle.runtime")
 
 _VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
-#: Seconds by which each request extends systemd's timeout for a shutdown. Two requests are sent in that time.
+#: Seconds by which each request extends systemd's timeout for a shutdown. Two requests are sent within that time.
 _EXTENSION: Final = 10.0
 
-#: The maximum number of notifications that wait until the manager reads them. Beyond that, the oldest are dropped.
+#: The maximum number of notifications waiting for the manager to read them. If there are more, the oldest are dropped.
 _MOST_WAITING: Final = 32
 
-#: The maximum number of characters of an error in a status.
+#: The maximum number of characters of an error that are included in a status.
 _TOLD: Final = 200
 
 
 @contextmanager
 def notifying(life: Life) -> Generator[None]:
-    """Notify the service manager of ``life`` during the block, if it has requested notifications."""
+    """During the block, notify the service manager about ``life``, if it has requested notifications."""
     taken = {name: os.environ.pop(name) for name in _VARIABLES if name in os.environ}
     channel = _connect(taken.get("NOTIFY_SOCKET", ""))
     notifier = None
@@ -57,7 +57,7 @@ def notifying(life: Life) -> Generator[None]:
 
 
 def reloading() -> AbstractContextManager[object]:
-    """Return a block during which the program reports a reload."""
+    """Return a context manager that reports a reload for the duration of its block."""
     life = current_life.get(None)
     while life is not None:
         if life.notifier is not None:
@@ -67,12 +67,12 @@ def reloading() -> AbstractContextManager[object]:
 
 
 class Notifier:
-    """Notifies the service manager. Call its methods in the thread of the loop."""
+    """Notifies the service manager. Call its methods from the event loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, channel: socket.socket, watchdog: float | None) -> None:
         self._loop = loop
         self._outbox = _Outbox(loop, channel)
-        # True after READY was sent and before STOPPING is sent.
+        # True once READY has been sent, until STOPPING is sent.
         self._is_up = False
         self._reloads = 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -86,11 +86,11 @@ class Notifier:
 
     @contextmanager
     def reloading(self) -> Generator[None]:
-        """Report a reload during the block. If reloads overlap, report the first start and the last end."""
+        """Report a reload during the block. If reloads overlap, report when the first begins and when the last ends."""
         status = "STATUS=running"
         self._reloads += 1
         if self._is_up and self._reloads == 1:
-            # The loop's clock is not suitable, because systemd compares the time with its own clock.
+            # We cannot use the loop's clock, because systemd compares the time with its own clock.
             now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
             self._outbox.post("RELOADING=1", f"MONOTONIC_USEC={now}", "STATUS=reloading")
         try:
@@ -98,7 +98,7 @@ class Notifier:
         except BaseException as error:
             from lifecycle._masking import error_masked  # not imported earlier, because reloads rarely fail
 
-            # The error is put on one line, because the next line would be another field.
+            # Put the error on one line, because a second line would be read as another field.
             told = " ".join(error_masked(error).split())[:_TOLD]
             status = f"STATUS=running; the last reload failed: {told}"
             raise
@@ -108,7 +108,10 @@ class Notifier:
                 self._outbox.post("READY=1", status)
 
     def stopping(self, reason: Reason) -> None:
-        """Report that the shutdown has begun. While the loop runs, request more time from systemd."""
+        """Report that the shutdown has begun.
+
+        From then on, while the loop is running, keep requesting more time from systemd.
+        """
         self._is_up = False
         extension = f"EXTEND_TIMEOUT_USEC={_EXTENSION * 1e6:.0f}"
         self._outbox.post("STOPPING=1", f"STATUS=stopping: {reason}", extension)
@@ -131,7 +134,7 @@ class Notifier:
 
 
 class _Outbox:
-    """A queue of notifications, sent in order as fast as the manager reads them."""
+    """A queue of notifications, which are sent in order, as fast as the manager reads them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, channel: socket.socket) -> None:
         self._loop = loop
@@ -144,7 +147,7 @@ class _Outbox:
             self._flush()
 
     def repeat(self, notice: str) -> None:
-        """Post a notification that is only useful now: if others wait, drop it."""
+        """Post a notification that is only useful now. If others are already waiting, drop it."""
         if not self._waiting:
             self.post(notice)
 
@@ -192,7 +195,7 @@ def _connect(address: str) -> socket.socket | None:
 
 
 def _watchdog(given: dict[str, str]) -> float | None:
-    """Return the seconds within which the manager expects a keep-alive from this process, or None."""
+    """Return the number of seconds within which the manager expects a keep-alive from this process, or None."""
     if given.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     text = given.get("WATCHDOG_USEC", "0")

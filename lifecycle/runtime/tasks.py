@@ -1,4 +1,4 @@
-"""Functions as tasks: `go` in the background, a `Group` that ends as one, and `do` for work that must be completed."""
+"""Functions as tasks: `go` in the background, a `Group` that ends as a unit, and `do` for work that must complete."""
 
 from __future__ import annotations
 
@@ -49,30 +49,30 @@ def go(
     on_error: Callable[[BaseException], object] | None = None,
     name: str | None = None,
 ) -> asyncio.Task[Any]:
-    """Run ``fn(*args)`` in the background of the current lifetime, which cancels and awaits it. See `Lifetime.go`.
+    """Run ``fn(*args)`` as a background task of the current lifetime, which cancels and awaits it. See `Lifetime.go`.
 
     Raises:
-        LookupError: outside a lifetime.
+        LookupError: if called outside a lifetime.
     """
     return current().go(fn, *args, on_error=on_error, name=name)
 
 
 class Group:
-    """Runs functions concurrently, at most ``limit`` at a time. The block ends when all have ended.
+    """Runs functions concurrently, at most ``limit`` at a time. The block ends once all of them have finished.
 
-    The first error, of a function or of the block, cancels the other functions and is raised. Later errors are logged.
-    A plain function runs in a thread, which cannot be cancelled, so the block waits until it has returned.
+    If a function or the block raises an error, the other functions are cancelled, and the error is raised. Later errors
+    are logged. A plain function runs in a thread, which cannot be cancelled, so the block waits until it has returned.
 
     Args:
         limit: The maximum number of functions that run at the same time. By default, there is no limit.
 
     Raises:
-        ValueError: if ``limit`` is below 1.
+        ValueError: if ``limit`` is less than 1.
     """
 
     def __init__(self, limit: int | None = None) -> None:
         if limit is not None and limit < 1:
-            raise ValueError(f"Group(limit={limit!r}) would never run anything; give 1 or more, or None for no limit")
+            raise ValueError(f"Group(limit={limit!r}) would never run anything; use 1 or more, or None for no limit")
         self._slots = nullcontext() if limit is None else asyncio.Semaphore(limit)
         self._tasks = asyncio.TaskGroup()
         self._first: BaseException | None = None
@@ -103,11 +103,11 @@ class Group:
     async def go(self, fn: Callable[..., _T], *args: Any) -> asyncio.Task[_T]: ...
 
     async def go(self, fn: Callable[..., Any], *args: Any) -> asyncio.Task[Any]:
-        """Start ``fn(*args)`` as soon as fewer than ``limit`` functions run. A plain function runs in a thread.
+        """Start ``fn(*args)`` once fewer than ``limit`` functions are running. A plain function runs in a thread.
 
         Raises:
             TypeError: if ``fn`` is not a function.
-            RuntimeError: outside the block, or if the group is failing.
+            RuntimeError: if called outside the block, or if the group is failing.
         """
         check_callable(fn)
         await self._slots.__aenter__()
@@ -149,7 +149,9 @@ async def do(fn: Callable[..., _T], *args: Any) -> _T: ...
 
 
 async def do(fn: Callable[..., Any], *args: Any) -> Any:
-    """Run ``fn(*args)``, raise its errors, and announce its end on `hooks.critical_finished`.
+    """Run ``fn(*args)``, and announce through `hooks.critical_finished` that it has finished.
+
+    Errors are raised as usual.
 
     ``fn`` is async or plain. A plain function runs in this thread.
 
@@ -182,10 +184,10 @@ async def do_detached(fn: Callable[..., _T], *args: Any) -> _T: ...
 
 
 async def do_detached(fn: Callable[..., Any], *args: Any) -> Any:
-    """Run ``fn(*args)`` to its end, like `do`, even if the caller is cancelled.
+    """Like `do`, but run ``fn(*args)`` to completion even if the caller is cancelled.
 
-    If the caller is cancelled, this waits until ``fn`` has ended, and then raises CancelledError, or the error of
-    ``fn``.
+    If the caller is cancelled, this waits until ``fn`` has finished, and then raises CancelledError, or the error that
+    ``fn`` raised.
     """
     check_callable(fn)
     return await shield(asyncio.create_task(do(fn, *args), name=name_of(fn)))

@@ -1,4 +1,4 @@
-"""Waits that end when the program begins to stop: `sleep`, and `read_line`, which loses no line."""
+"""Waits that end when the program begins to stop: `sleep`, and `read_line`, which does not lose any lines."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Lines(Protocol[_T_co]):
     """A source of lines, such as an `asyncio.StreamReader`."""
 
     def readline(self) -> Awaitable[_T_co]:
-        """Return the next line, or an empty one at the end."""
+        """Return the next line, or an empty one at the end of the stream."""
         ...
 
 
 async def sleep(seconds: Duration) -> None:
-    """Wait ``seconds``. If the lifetime begins to stop, the wait ends early with an error.
+    """Wait for ``seconds``. If the lifetime begins to stop, the wait ends early with an error.
 
-    Use it before an action that the user may still prevent with Ctrl+C.
+    Use this before an action that the user should still be able to prevent with Ctrl+C.
 
     Raises:
-        Interrupted: if the lifetime begins to stop, or is stopping already.
-        LookupError: outside a lifetime.
+        Interrupted: if the lifetime begins to stop or is already stopping.
+        LookupError: if called outside a lifetime.
     """
     lifetime = current()
     limit = in_seconds("seconds", seconds, least=0)
@@ -47,31 +47,31 @@ async def sleep(seconds: Duration) -> None:
             await lifetime.wait_stopping()
     except TimeoutError:
         return
-    raise Interrupted(f"the program began to stop ({lifetime.reason}) during a sleep of {limit:g} s")
+    raise Interrupted(f"the program began to stop ({lifetime.reason}) while sleeping for {limit:g} s")
 
 
 async def read_line(stream: Lines[_T], *, mode: Literal["shield", "strict"] = "shield") -> _T:
-    """Return the next line of ``stream``. A shutdown, or a cancellation of the caller, ends the wait.
+    """Return the next line of ``stream``. The wait ends if the program begins to stop or the caller is cancelled.
 
-    No line is lost except as described for ``mode``.
+    No lines are lost, except as described for ``mode``.
 
     Args:
         stream: An object with an async ``readline``, such as an `asyncio.StreamReader`.
-        mode: Behaviour if a line arrives together with the shutdown or the cancellation. ``"shield"`` returns the line,
-            and the cancellation takes effect at the next await. ``"strict"`` discards the line.
+        mode: What to do if a line arrives at the same time as the shutdown or cancellation. ``"shield"`` returns the
+            line, and the cancellation takes effect at the next await. ``"strict"`` discards the line.
 
     Raises:
-        Interrupted: if the lifetime begins to stop and no line has arrived, or a line was discarded. A cancellation of
-            the caller at the same time takes effect at the next await.
+        Interrupted: if the lifetime begins to stop and no line has arrived, or a line was discarded. If the caller is
+            cancelled at the same time, the cancellation takes effect at the next await.
         ValueError: if ``mode`` is unknown.
         TypeError: if ``readline`` is a plain function.
     """
     if mode not in ("shield", "strict"):
-        raise ValueError(f"mode={mode!r} is unknown; give 'shield' or 'strict'")
+        raise ValueError(f"mode={mode!r} is unknown; use 'shield' or 'strict'")
     given: object = stream
     if isinstance(given, io.IOBase):
-        raise TypeError(f"{stream!r} blocks while it reads; give an asyncio.StreamReader, or use InputSource")
-    # A pending cancellation is raised here, before a line is taken, so that a reader that never waits can be cancelled.
+        raise TypeError(f"{stream!r} blocks while it reads; pass an asyncio.StreamReader, or use InputSource")
+    # Raise a pending cancellation here, before taking a line, so that even a reader that never waits can be cancelled.
     await asyncio.sleep(0)
     reading = asyncio.ensure_future(stream.readline())
     stopped, cancelled = await _wait_for(reading)
@@ -89,7 +89,10 @@ async def read_line(stream: Lines[_T], *, mode: Literal["shield", "strict"] = "s
 
 
 async def _wait_for(reading: asyncio.Future[Any]) -> tuple[bool, asyncio.CancelledError | None]:
-    """Wait for ``reading``, or cancel it at a stop or a cancellation of the caller. Return which of these happened."""
+    """Wait for ``reading``.
+
+    Cancel it if the lifetime begins to stop or the caller is cancelled, and return which of these happened.
+    """
     life = current_life.get(None)
     cancelled: asyncio.CancelledError | None = None
     with nullcontext(reading) if life is None else life.stop_awaited() as stop:
@@ -98,7 +101,7 @@ async def _wait_for(reading: asyncio.Future[Any]) -> tuple[bool, asyncio.Cancell
         except asyncio.CancelledError as error:
             cancelled = error
         stopped = life is not None and stop.done()
-    # The read may still return a line, so a cancellation takes effect only when the read has ended.
+    # The read may still return a line, so a cancellation takes effect only once the read has ended.
     while not reading.done():
         reading.cancel()
         try:

@@ -209,7 +209,7 @@ async def test_an_invalid_topic_is_explained(clock: Clock, topic: str) -> None:
     async with EventLog() as log, running(Router()):
         explanation = log.explain(topic)
     assert explanation.topic == topic[:1023] + "…" * bool(topic)
-    assert "give one such as" in explanation.verdict or "the maximum is" in explanation.verdict
+    assert "use one such as" in explanation.verdict or "the maximum is" in explanation.verdict
     assert len(text(explanation)) < 2000
 
 

@@ -82,7 +82,7 @@ HANGS = {
 def test_the_deadline_ends_any_program_with_status_1(how: str) -> None:
     status, _, err = result_of(textwrap.dedent(HANGS[how]) + "\nrun(main, exit_timeout=0.5)\n")
     assert status == 1
-    assert "ended by force: not stopped within 0.5 s" in err
+    assert "forced to exit: not stopped within 0.5 s" in err
 
 
 def test_without_stderr_a_forced_exit_writes_into_no_file_that_has_its_descriptor(tmp_path: Path) -> None:

@@ -532,7 +532,7 @@ async def test_a_second_receiver_accepts_and_delivers_when_the_first_has_ended(
     assert first.take()
     async with receiving(path) as second:
         assert await second.send("ours") == 202
-        await until(lambda: "belongs to another process" in caplog.text)
+        await until(lambda: "another process is delivering" in caplog.text)
         assert second.seen == []
         first.release()
         await second.until_empty()
@@ -565,7 +565,7 @@ async def test_an_inbox_whose_lock_was_deleted_takes_it_again_unless_another_rec
         other = FileLock(path.with_name("other-lock"))
         assert other.take()
         path.with_name("other-lock").replace(lock)
-        await until(lambda: "belongs to another process" in caplog.text)
+        await until(lambda: "another process is delivering" in caplog.text)
         assert await receiver.send("two") == 202
         assert [text for text, _ in receiver.seen] == ["one"]
         other.release()

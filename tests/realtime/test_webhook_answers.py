@@ -170,7 +170,7 @@ async def test_a_request_whose_handler_outlasts_the_receiver_gets_504(
 
 
 def test_invalid_answers_raise(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="answer='later' is unknown; give 'accepted' or 'handled'"):
+    with pytest.raises(ValueError, match="answer='later' is unknown; use 'accepted' or 'handled'"):
         WebhookSource(answer="later")  # type: ignore[arg-type]  # the mistake under test
     with pytest.raises(ValueError, match="leave one of them out"):
         WebhookSource(answer="handled", inbox=Inbox(tmp_path / "app.db"))

@@ -105,7 +105,7 @@ async def test_a_refusal_is_shown_and_fails(capsys: pytest.CaptureFixture[str]) 
         assert await send(url) == 1
     said, answer = capsys.readouterr().out.splitlines()
     assert (said, seen.events) == ("401 Unauthorized", [])
-    assert "the secret or the body differs" in json.loads(answer)["error"]
+    assert "the secret is wrong or the body was changed" in json.loads(answer)["error"]
 
 
 @asynccontextmanager

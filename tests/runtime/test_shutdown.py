@@ -239,7 +239,7 @@ def test_tasks_that_ignore_cancellation_are_named_and_do_not_block_the_hooks(
     run_virtual(stubborn_main, main, exit_timeout=10)
     assert log[:3] == ["main goes on", "task goes on", "hook"]
     assert sorted(log[3:]) == ["main ends", "task ends"]
-    assert "stubborn_main does not stop" in caplog.text
+    assert "stubborn_main is not stopping" in caplog.text
     assert "stubborn task" in caplog.text
 
 

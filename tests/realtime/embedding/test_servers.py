@@ -139,4 +139,4 @@ def test_server_that_does_not_stop_is_cancelled(caplog: pytest.LogCaptureFixture
         await sleep(1)
 
     run(Stuck(), main, loop_factory=VirtualLoop)
-    assert "Stuck has not answered all requests; it is cancelled" in caplog.text
+    assert "Stuck has not responded to all requests and is being cancelled" in caplog.text

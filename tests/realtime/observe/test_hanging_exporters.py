@@ -52,4 +52,4 @@ def test_a_hanging_disk_or_exporter_does_not_keep_a_program_running(tmp_path: ob
     assert (ended.returncode, ended.stdout.splitlines()[-1]) == (0, "ended"), ended.stderr
     assert "events are missing in events.jsonl: the disk is too slow" in ended.stderr
     assert "could not send all spans within 0.1 s" in ended.stderr
-    assert "ended by force" not in ended.stderr
+    assert "forced to exit" not in ended.stderr
