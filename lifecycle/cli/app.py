@@ -461,7 +461,7 @@ class _HelpFormatter(argparse.HelpFormatter):
     def _split_lines(self, text: str, width: int) -> list[str]:
         import textwrap
 
-        # Do not break words such as on-failure.
+        # Don't break words such as on-failure.
         return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
@@ -542,7 +542,7 @@ class _Collect(argparse.Action):
 
 
 class _Completions(argparse.Action):
-    """Action that prints the completions for a shell."""
+    """An action that prints the completions for a shell."""
 
     def __call__(self, _parser: object, _namespace: object, shell: Any, *_: Any) -> NoReturn:
         _print_and_exit(SCRIPTS[shell])

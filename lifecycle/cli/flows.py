@@ -234,7 +234,7 @@ async def _job(selection: _Selection, id: str) -> JobRow | None:  # noqa: A002  
 
 
 async def _is_of_complete_job(selection: _Selection, row: FlowRow) -> bool:
-    """Return whether the flow ran for a job that is now complete. No worker would run such a flow again."""
+    """Return whether the flow ran for a job that has been completed. No worker would run such a flow again."""
     store = selection.flows.store
     job = await store.jobs(selection.flows.presence).get(row.id, now=clock_of(store)())
     return job is not None and job.flow == row.name and job.state == JobState.COMPLETE

@@ -140,7 +140,7 @@ _SUBCOMMANDS: dict[str, Callable[[Callable[[Work], Any], Sequence[str]], None]] 
 
 
 def _numbers(carry_out: Callable[[Work], Any], ids: Sequence[str]) -> list[int]:
-    """Return the numbers of the given messages.
+    """Return the numbers of the messages with these ids.
 
     Raises:
         UsageError: if an id is not a number.

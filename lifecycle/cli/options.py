@@ -394,7 +394,7 @@ class Option:
 
     @property
     def is_flag(self) -> bool:
-        """True if the option takes no value."""
+        """True if the option does not take a value."""
         return self.metavar is None
 
     @property

@@ -160,9 +160,9 @@ class PathRules:
     """Selects what happens when a path changes.
 
     Args:
-        settings: the paths and rules.
-        here: the current directory, to which paths and globs are relative.
-        outputs: files that are always ignored, from `own_output`.
+        settings: The paths and rules.
+        here: The current directory, to which paths and globs are relative.
+        outputs: Files that are always ignored, as returned by `own_output`.
     """
 
     def __init__(self, settings: Settings, here: Path, *, outputs: Collection[tuple[int, int]] = ()) -> None:

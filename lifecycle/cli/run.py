@@ -129,7 +129,10 @@ def _call_factory(factory: Any, target: str) -> tuple[Any, ...]:
 
 
 def _can_run(thing: Any) -> bool:
-    """Return whether `lifecycle.run` accepts the object: an async function, a worker, or one with an async ``run``."""
+    """Return whether `lifecycle.run` accepts the object.
+
+    Async functions, workers and objects with an async ``run`` qualify.
+    """
     if inspect.isclass(thing) or inspect.ismodule(thing):
         return False
     called = getattr(thing, "__call__", None)  # noqa: B004  # an object with an async __call__

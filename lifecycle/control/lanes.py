@@ -167,7 +167,7 @@ class Lane:
         task.cancel("a newer event restarts the handler")
 
     def refusal(self, delivery: Delivery) -> str:
-        """Return an error message that says that the lane is full."""
+        """Return the error message for a full lane."""
         held = f"{self._running} running and {len(self.queue)} waiting"
         return f"no space for {delivery.event.topic!r}: lane {self.name!r} is full ({held})"
 

@@ -116,13 +116,13 @@ class Router:
         """Register ``handler`` for events whose topic matches ``pattern``.
 
         Args:
-            pattern: A topic, a glob such as ``file/*`` or ``device/{id}``, or an event class. A class stands for the
+            pattern: A topic, a glob such as ``file/*`` or ``device/{id}``, or an event class. A class represents the
                 topics of its events.
             handler: An async or plain function. Its first argument is the event. Parameters named like the names in the
                 pattern get their values: ``async def temp(event, id: str)``. A plain function runs in the event loop.
             debounce: Seconds without an event after which a burst ends, or a `Debounce`. A burst is delivered as one
                 event.
-            busy: What to do if an event arrives while the lane is already running as many handlers as ``concurrency``
+            busy: The action if an event arrives while the lane is already running as many handlers as ``concurrency``
                 allows. ``"queue"`` makes the event wait, ``"drop"`` drops it, and ``"restart"`` cancels the oldest
                 running handler of this route.
             concurrency: The maximum number of handlers that run at the same time in the lane. If it is 1, events are

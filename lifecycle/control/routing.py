@@ -51,7 +51,7 @@ Place: TypeAlias = tuple[str, int]
 
 
 def as_pattern(pattern: str | Pattern | type[Topical]) -> Pattern:
-    """Return the pattern for a text, or for an event class, which stands for the topics of its events.
+    """Return the pattern for a text, or for an event class, which represents the topics of its events.
 
     Raises:
         InvalidPattern: if the text cannot be parsed.
@@ -238,7 +238,7 @@ def caller() -> Place:
 
 
 class Busy(StrEnum):
-    """What to do with an event if its lane is already running as many handlers as its concurrency allows."""
+    """The action for an event if its lane is already running as many handlers as its concurrency allows."""
 
     #: The event waits in the queue. If the queue is full, ``emit`` waits.
     QUEUE = "queue"
@@ -422,7 +422,7 @@ class Match:
         self.taps: tuple[Route, ...] = taps
         self._steps = relays + routes
         self.first: Route | None = self._steps[0] if self._steps else None
-        # What a direct dispatch calls first. None if there are taps to call before it, or no route matches.
+        # The first handler that a direct dispatch calls. None if there are taps to call before it, or no route matches.
         self.call: AsyncHandler | None = None if taps or self.first is None else self.first.call
         # True if a relay has received the event. It is then considered handled even if no route takes it.
         self.was_relayed: bool = was_relayed

@@ -176,7 +176,10 @@ class Lifespan:
         await _cancel(flushes)
 
     async def _close(self, how: str) -> None:
-        """Cancel the remaining tasks, and drop the waiting events. ``how`` says in the log how the router ended."""
+        """Cancel the remaining tasks, and drop the waiting events.
+
+        ``how`` describes in the log how the router ended.
+        """
         dispatcher = self._dispatcher
         dispatcher.working = False
         for source in self.sources:

@@ -319,7 +319,7 @@ def _check(source: Any) -> None:
     """Check that ``source`` is a source.
 
     Raises:
-        TypeError: if it is not. The message says what is accepted as a source.
+        TypeError: if it is not. The message lists the kinds of sources that are accepted.
     """
     if isinstance(source, type):
         raise TypeError(f"{source.__qualname__} is a class; add an instance: {source.__qualname__}(…)")

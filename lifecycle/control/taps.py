@@ -1,4 +1,4 @@
-"""Ways to receive events besides routes.
+"""Taps, subscriptions and relays, which receive events in addition to routes.
 
 Taps and subscriptions see every matching event. Relays get an event before its route does.
 """

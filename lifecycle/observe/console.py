@@ -1,4 +1,7 @@
-"""`Console`: all queries and commands for a running program. The package `http` makes them available over HTTP."""
+"""`Console`: all queries and commands that a running program accepts.
+
+The package `http` makes them available over HTTP.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +130,7 @@ class Console:
         """Open the console.
 
         Raises:
-            LookupError: outside a lifetime.
+            LookupError: if called outside a lifetime.
             RuntimeError: if the console is already open.
         """
         if self._lifetime is not None:

@@ -128,10 +128,10 @@ def _exported(policy: LabelPolicy, label: str, value: object) -> str | None:
 
 
 def checked_policy(labels: LabelPolicy | None) -> LabelPolicy:
-    """Return the given policy, or the default.
+    """Return ``labels``, or the default policy if it is None.
 
     Raises:
-        TypeError: if the given object is not a policy.
+        TypeError: if ``labels`` is not a policy.
     """
     if labels is None:
         return LabelPolicy()

@@ -73,12 +73,12 @@ class OpenTelemetryMetrics(HookObserver):
 
     Args:
         provider: the meter provider; by default, the global one.
-        labels: the policy for attribute values.
+        labels: The policy for attribute values.
         flush_timeout: the maximum number of seconds to wait for the flush, which ``Lifetime.hook_timeout`` also limits.
 
     Raises:
         ModuleNotFoundError: if OpenTelemetry's API is not installed.
-        ValueError: if ``flush_timeout`` is not above 0.
+        ValueError: if ``flush_timeout`` is not greater than 0.
         TypeError: if ``labels`` is not a policy.
     """
 
@@ -145,7 +145,7 @@ class OpenTelemetryTraces(HookObserver):
 
     Raises:
         ModuleNotFoundError: if OpenTelemetry's API is not installed.
-        ValueError: if ``flush_timeout`` is not above 0.
+        ValueError: if ``flush_timeout`` is not greater than 0.
     """
 
     def __init__(self, provider: TracerProvider | None = None, *, flush_timeout: Duration = 5.0) -> None:

@@ -50,7 +50,7 @@ class _Texts:
         self.dropped += len(text) - len(kept)
         self._texts.extend(kept[at : at + _PIECE] for at in range(0, len(kept), _PIECE))
         self._length += len(kept)
-        with suppress(IndexError):  # another thread emptied the queue
+        with suppress(IndexError):  # another thread has emptied the queue
             while self._length > _BUFFER:
                 oldest = len(self._texts.popleft())
                 self._length -= oldest

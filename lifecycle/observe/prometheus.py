@@ -35,7 +35,7 @@ class PrometheusMetrics(HookObserver):
 
     Args:
         registry: the registry for the metrics, such as ``prometheus_client.REGISTRY``; by default, a separate one.
-        labels: the policy for label values.
+        labels: The policy for label values.
 
     Raises:
         ModuleNotFoundError: if prometheus_client is not installed.
@@ -86,7 +86,7 @@ class _Collector:
 
     def __init__(self, policy: LabelPolicy) -> None:
         self._policy = policy
-        #: Reads the gauges; None while the metrics are closed.
+        #: Reads the gauges. None while the metrics are closed.
         self.reader: metrics.GaugeReader | None = None
         self._histograms: list[Histogram] = []
         self._counts: list[tuple[metrics.Counter, dict[tuple[str, ...], _Count]]] = []

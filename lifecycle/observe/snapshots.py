@@ -1,4 +1,4 @@
-"""`snapshot`: the state of a whole program at one moment, as records that can be written as JSON.
+"""`snapshot`: the state of a whole program at a particular moment, as records that can be converted to JSON.
 
 Components are read separately: if one component's ``state()`` raises, the snapshot contains the error in its place.
 The type that ``state()`` returns determines how a component is listed. The records of workers and flows are recognized
@@ -94,7 +94,7 @@ class PoolView:
     """A pool's statistics, and the pool as a worker whose children are the pool's workers."""
 
     worker: WorkerView
-    #: The fields of `PoolStats`; empty if they could not be read.
+    #: The fields of `PoolStats`. Empty if they could not be read.
     stats: dict[str, float] = field(default_factory=dict[str, float])
     error: str | None = None
 
@@ -427,7 +427,7 @@ def _queue(state: Any) -> QueueView:
 
 
 def to_dict(record: Any, *, without: str = "") -> dict[str, Any]:
-    """Return a record as a dictionary. The value of the field ``without`` is not converted."""
+    """Return a record as a dictionary. The value of the field named by ``without`` is not converted."""
     names, values_of, nested = _plan(record.__class__)
     values: dict[str, Any] = dict(zip(names, values_of(record), strict=True))
     for name, convert in nested:

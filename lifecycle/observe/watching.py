@@ -187,7 +187,7 @@ def watch(*components: object, interval: Duration = 0.2) -> Watch:
 
     Raises:
         LookupError: if you pass no components and there is no current lifetime.
-        ValueError: if ``interval`` is not above 0.
+        ValueError: if ``interval`` is not greater than 0.
     """
     pause = in_seconds("interval", interval)
     return Watch(_Observation(None, components) if components else _observation_of(current_lifetime()), pause)
@@ -273,7 +273,7 @@ class _Observation:
     """Takes snapshots for all watchers, no more often than the fastest watcher needs them."""
 
     def __init__(self, lifetime: Lifetime | None, components: tuple[object, ...] = ()) -> None:
-        # A weak reference, so that watching a lifetime does not keep it alive.
+        # Use a weak reference, so that watching a lifetime does not keep it alive.
         self._lifetime = None if lifetime is None else ref(lifetime)
         self._components = components
         self._loop = asyncio.get_running_loop()
@@ -327,7 +327,7 @@ class _Observation:
         self._changed.set()
 
 
-#: All hooks except those that cannot change a snapshot.
+#: All hooks except those that cannot affect a snapshot.
 _HOOKS: tuple[hooks.Hook, ...] = tuple(
     hook
     for hook in (getattr(hooks, name) for name in hooks.__all__)

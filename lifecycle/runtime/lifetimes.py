@@ -155,7 +155,7 @@ class Lifetime:
 
     @property
     def reason(self) -> Reason:
-        """What first caused the shutdown, or `Reason.NONE`."""
+        """The first cause of the shutdown, or `Reason.NONE`."""
         return self._life.reason
 
     @property
@@ -811,7 +811,7 @@ def check_callable(fn: object) -> None:
     """Reject anything that is not a function. The message points out the likely mistake.
 
     Raises:
-        TypeError: if ``fn`` is not a function. The message says what is accepted.
+        TypeError: if ``fn`` is not a function. The message lists what is accepted.
     """
     if inspect.iscoroutine(fn):
         fn.close()

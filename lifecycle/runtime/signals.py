@@ -198,7 +198,7 @@ def replace_registry(registry: SignalRegistry) -> SignalRegistry:
 
 
 class SignalAction(Enum):
-    """What a signal does to a lifetime."""
+    """The effect of a signal on a lifetime."""
 
     #: The signal is counted but has no other effect.
     COUNT = auto()

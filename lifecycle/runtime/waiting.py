@@ -57,7 +57,7 @@ async def read_line(stream: Lines[_T], *, mode: Literal["shield", "strict"] = "s
 
     Args:
         stream: An object with an async ``readline``, such as an `asyncio.StreamReader`.
-        mode: What to do if a line arrives at the same time as the shutdown or cancellation. ``"shield"`` returns the
+        mode: The behaviour if a line arrives at the same time as the shutdown or cancellation. ``"shield"`` returns the
             line, and the cancellation takes effect at the next await. ``"strict"`` discards the line.
 
     Raises:

@@ -1,9 +1,9 @@
 """A snapshot of the watched files, which is compared with the disk, and the set of directories to watch.
 
-A watcher's report is only a hint to check an entry again. What has changed is determined by comparing the entry with
-the snapshot. As a result, a replaced file is reported as modified, no matter how it was replaced; a file that was
-created and deleted between two checks is not reported; and a new directory is read completely. All functions here
-block, so call them in a thread, one at a time.
+A watcher's report is only a hint to check an entry again. The change itself is found by comparing the entry with the
+snapshot. As a result, a replaced file is reported as modified, no matter how it was replaced; a file that was created
+and deleted between two checks is not reported; and a new directory is read completely. All functions here block, so
+call them in a thread, one at a time.
 """
 
 # We use strings for paths, as the system and watchfiles do. Creating a Path for each file would take longer than

@@ -234,7 +234,10 @@ def test_a_command_in_one_text_is_split_unless_a_shell_reads_it(
         (["--on", "*.html=bark", "--", "true"], "expected GLOB=restart"),
         (["--on", "[a=restart", "--", "true"], "position 3"),
         (["--ignore", "a[", "--", "true"], "not closed"),
-        (["--ignore", "src/{name}", "--", "true"], "a glob for paths has no names such as 'name' at position 4"),
+        (
+            ["--ignore", "src/{name}", "--", "true"],
+            "a glob for paths cannot contain names such as 'name' at position 4",
+        ),
         (["--include", "", "--", "true"], "not a glob"),
         (["--ext", "py,,toml", "--", "true"], "py,toml"),
         (["--ext", "*.py", "--", "true"], "py,toml"),

@@ -571,7 +571,7 @@ async def test_an_inbox_whose_lock_was_deleted_takes_it_again_unless_another_rec
         other.release()
         await receiver.until_empty()
     assert [text for text, _ in receiver.seen] == ["one", "two"]
-    assert caplog.text.count("was deleted; another process may have delivered") == 2
+    assert caplog.text.count("was deleted, so another process may have delivered") == 2
 
 
 async def test_a_receiver_that_never_gets_the_lock_leaves_its_messages(path: Path) -> None:

@@ -442,7 +442,7 @@ def test_an_invalid_main_is_named_with_the_valid_kinds(given: Any, message: str)
 
 
 def test_a_coroutine_in_place_of_its_function_is_refused_and_closed() -> None:
-    with pytest.raises(TypeError, match="without parentheses"):
+    with pytest.raises(TypeError, match="without calling it"):
         run_virtual(takes_one(1))  # type: ignore[arg-type]  # type checkers refuse it too
 
 

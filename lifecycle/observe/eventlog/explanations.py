@@ -192,7 +192,7 @@ class _View:
             )
 
     def silent(self, failures: Mapping[tuple[str, str], Failure]) -> Iterator[Silence]:
-        """Yield the sources that send nothing."""
+        """Yield the sources that are not sending anything."""
         for source in self._sources:
             why = _why_silent(source, failures.get((self.state.name, source.name)))
             if why is not None:

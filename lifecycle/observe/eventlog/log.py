@@ -71,7 +71,7 @@ class EventLog(HookObserver):
     be opened for writing. You can still read the entries after the log is closed.
 
     Raises:
-        ValueError: if ``size`` or ``max_bytes`` is below 1, or ``backups`` is negative.
+        ValueError: if ``size`` or ``max_bytes`` is less than 1, or ``backups`` is negative.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class EventLog(HookObserver):
         iteration ends when the log closes.
 
         Raises:
-            ValueError: if ``maxsize`` is below 1.
+            ValueError: if ``maxsize`` is less than 1.
         """
         if maxsize < 1:
             raise ValueError(f"follow(maxsize={maxsize!r}): maxsize must be 1 or more")

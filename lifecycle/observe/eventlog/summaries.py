@@ -45,7 +45,7 @@ class _Text(str):
 
 
 def digest(event: Any) -> Digest:
-    """Return the values of ``event`` that `summary` needs. This function is cheap and never raises."""
+    """Return the values of ``event`` that `summary` needs. This function is cheap and never raises an error."""
     kind = _class(event)
     try:
         return kind, _taker(kind)(event)  # type: ignore[arg-type]  # classes are hashable

@@ -243,7 +243,7 @@ async def _entries(following: Any) -> AsyncGenerator[bytes]:
 
 
 def _lines(request: web.Request) -> tuple[str, int]:
-    """Return the name of a worker and the number of lines."""
+    """Return the name of the worker and the number of lines from the request."""
     name = request.query.get("worker", "")
     if not name:
         raise Refused(400, "give the worker: /api/logs?worker=web")

@@ -51,7 +51,7 @@ _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^\s\[\]:/@%]+))(?::[0
 
 
 class Refused(Exception):  # a response, not a program error
-    """Ends a request with ``status``. ``reason`` is shown to the person who sent the request."""
+    """Raised to end a request with ``status``. ``reason`` is shown to the person who sent the request."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(status, reason)

@@ -191,7 +191,7 @@ async def json_object(request: web.Request, **kinds: type[Any]) -> dict[str, Any
     """Return the JSON object in the body. It must have fields with the given names and types.
 
     Raises:
-        Refused: with status 400, 408, 413, 415 or 501, and the reason.
+        Refused: if it does not, or cannot be read, with status 400, 408, 413, 415 or 501 and a reason.
     """
     if request.content_type != "application/json":
         raise Refused(415, "the body must be JSON; send Content-Type: application/json")
@@ -248,7 +248,7 @@ async def stream(console: Console, request: web.Request, messages: AsyncGenerato
     """Send ``messages`` until there are no more, the client disconnects or is too slow, or the console ends the stream.
 
     Raises:
-        Refused: with status 503, if too many streams are open.
+        Refused: with status 503 if too many streams are open.
         ConnectionError: if the client has disconnected, or if ``messages`` raised an error, which is logged.
     """
     try:

@@ -1,7 +1,7 @@
-"""Diagrams of the records that ``state()`` returns, as text for `Mermaid <https://mermaid.js.org>`_.
+"""Diagrams of the records returned by ``state()``, as text for `Mermaid <https://mermaid.js.org>`_.
 
-The functions convert records to text. The text is a state diagram for a worker or the lifetime, and a graph for a
-supervisor's tree, a flow or a program. GitHub, documentation tools and many editors render the text.
+The functions convert records to text. Workers and lifetimes become state diagrams. Supervisor trees, flows and programs
+become graphs. GitHub, documentation tools and many editors can render the text.
 """
 
 from __future__ import annotations
@@ -58,14 +58,15 @@ def signal(state: LifetimeState, *, label: Label | None = None, style: Style | N
 def tree(state: WorkerState, *, label: Label | None = None, style: Style | None = None) -> str:
     """Draw a supervisor and its descendants as a ``graph TD``.
 
-    Each node shows a worker's name, status, PID, restarts, open circuit, health and errors. Its shape shows the
-    worker's kind. Mermaid can draw a few hundred nodes. In a larger tree, siblings without children that have the same
-    status become one node with their count.
+    Each node shows a worker's name, status, PID, restarts, open circuit, health and errors. Its shape indicates the
+    kind of worker. Mermaid can draw a few hundred nodes. In larger trees, childless siblings with the same status are
+    combined into one node with their count.
 
     Args:
-        state: the result of ``state()`` from a supervisor or any other worker.
-        label: a heading, or a function from a record to the label of its node; see `system`.
-        style: CSS per status, or a function from a record to the status whose style applies; see `system`.
+        state: The result of ``state()`` for a supervisor or any other worker.
+        label: A heading, or a function that returns the label of each record's node. See `system`.
+        style: CSS per status, or a function that returns, for each record, the status whose style applies. See
+            `system`.
 
     Raises:
         TypeError: if ``state`` is not a worker's state.
@@ -102,7 +103,7 @@ def system(state: object, *, label: Label | None = None, style: Style | None = N
     """Draw a whole program as one ``graph TD``: its lifetime, routers with sources and routes, workers and flows.
 
     Args:
-        state: the ``state()`` of a lifetime, a router, a worker, a supervisor or `Flows`, or the ``routes()`` or
+        state: The ``state()`` of a lifetime, a router, a worker, a supervisor or `Flows`, or the ``routes()`` or
             ``sources()`` of a router. It can also be a mapping or sequence of these, nested to any depth, or a record
             with some of the attributes ``lifetime``, ``router``, ``routes``, ``sources``, ``workers`` and ``flows``.
             Routes and sources belong to the preceding router. ``None`` is ignored.

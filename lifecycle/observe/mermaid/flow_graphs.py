@@ -104,7 +104,7 @@ def _drawn(part: _Part, name: str) -> Iterator[str]:
 
 
 def _merged(part: _Part) -> _Part:
-    """Merge items with the same state into one node. In a linear flow, merge only consecutive items."""
+    """Merge items with the same state into one node. In a linear flow, only consecutive items are merged."""
     parts = [_merged(each) for each in part.parts]
     places: list[int] = []
     groups: dict[object, int] = {}
@@ -125,7 +125,7 @@ def _alike(one: _Part, other: _Part) -> bool:
 
 
 def _joined(part: _Part, parts: Sequence[_Part], places: Sequence[int]) -> _Part:
-    """Return ``part`` with one node per place. Parts with the same place become one node."""
+    """Return ``part`` with one node per place. Parts with the same place are merged into one node."""
     together: dict[int, list[_Part]] = {}
     for each, place in zip(parts, places, strict=True):
         together.setdefault(place, []).append(each)

@@ -49,11 +49,11 @@ _Record: TypeAlias = WorkerState | RunInfo | LifetimeState | RouterState | Route
 #: The attributes by which we recognize a record that describes a whole program.
 _PROGRAM: Final = ("lifetime", "router", "routes", "sources", "workers", "tree", "flows", "runs")
 
-#: The maximum number of lines and of characters in a readable diagram. Mermaid's limits are 500 edges and 50,000
+#: The maximum number of lines and characters in a readable diagram. Mermaid's limits are 500 edges and 50,000
 #: characters.
 _LINES: Final = 540
 _CHARACTERS: Final = 40_000
-#: The maximum number of childless siblings per row. Invisible links place further siblings below.
+#: The maximum number of childless siblings per row. Invisible links place any more of them in the rows below.
 _ROW: Final = 8
 
 #: The node shape for each kind.
@@ -191,7 +191,7 @@ def _source_nodes(part: RouterParts, look: Look) -> list[Node]:
 
 
 def limited(records: Sequence[Any], node: Callable[[Any], Node], noun: str) -> list[Node]:
-    """Return a node for each of the first ``records``, and one node with the number of remaining records."""
+    """Return a node for each of the first ``records``, and one node with the number of those that remain."""
     nodes = [node(record) for record in records[:_MOST]]
     more = len(records) - len(nodes)
     return [*nodes, Node([f"{plural(more, noun)} more"], noun)] if more else nodes

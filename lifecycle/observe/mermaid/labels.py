@@ -27,7 +27,7 @@ __all__ = [
     "worker_lines",
 ]
 
-#: The maximum number of characters in an error or a probe's message, because diagrams have little space.
+#: The maximum number of characters in an error or a probe's message. Diagrams have little space.
 _SHORT = 120
 
 

@@ -1,8 +1,8 @@
 """Styles for diagrams, and escaping of text, so that Mermaid shows any text unchanged.
 
-A diagram is code, and the names in it are untrusted. Letters, digits and marks inside a word stay as they are. Every
-other character is written as a numeric code (``#34;``), which Mermaid decodes after it has parsed syntax, Markdown and
-HTML. A diagram is therefore also plain ASCII.
+A diagram is code, and the names in it are untrusted. Letters, digits and marks inside a word are left as they are.
+Every other character is written as a numeric code (``#34;``), which Mermaid decodes after it has parsed its own syntax,
+Markdown and HTML.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CLASSES", "Label", "Look", "Style", "escape", "indented", "label_line", "markdown", "quoted"]
 
-#: A heading, or a function from a record to its node's label, where None selects the default label.
+#: A heading, or a function that returns the label of a record's node, or None for the default label.
 Label: TypeAlias = "str | Callable[[Any], str | None]"
-#: CSS per class, or a function from a record to its class, where None selects the class for its status.
+#: CSS per class, or a function that returns a record's class, or None for the class of its status.
 Style: TypeAlias = "Mapping[str, str] | Callable[[Any], str | None]"
 
 #: The style for each status. Each style sets text and fill, because the page may be light or dark.

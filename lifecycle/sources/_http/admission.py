@@ -278,7 +278,7 @@ async def _invite(request: web.BaseRequest) -> None:
     if expected.lower() != "100-continue":
         raise Refused(417, "the only supported expectation is 100-continue")
     await request.writer.write(_CONTINUE)
-    # What we have written is not part of the response, which has not started yet.
+    # This line is not part of the response, which has not started yet.
     request.writer.output_size = 0
 
 

@@ -424,7 +424,7 @@ def shown(scheme: object, secrets: int) -> str:
 
 
 def credential(headers: Mapping[str, str], name: str, kind: str = "signature") -> str:
-    """Return the header that proves who sent the request."""
+    """Return the header that authenticates the request."""
     if not isinstance(headers.get(name.lower()), str):
         raise VerificationError(f"the request has no {kind}; set the same secret at the sender ({name})")
     return header(headers, name)
