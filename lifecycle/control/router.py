@@ -127,13 +127,14 @@ class Router:
                 running handler of this route.
             concurrency: The maximum number of handlers that run at the same time in the lane. If it is 1, events are
                 handled in order.
-            lane: The name of a shared lane, or a function that returns an event's key, such as ``lambda event:
-                event.topic``. Routes with the same name or function share the lane's queue and must have the same
-                ``concurrency``. By default, the route has its own lane. If you pass a function, the events of each key
-                are handled in order, one at a time. ``concurrency`` is then the number of keys handled at the same
-                time, and ``busy`` applies to each key separately. The function is called with the debounced event. If
-                it raises or returns an unhashable key, the delivery fails. All keys share one queue. If it is full, an
-                event whose key is idle waits if ``busy`` is ``"queue"``, and is dropped otherwise.
+            lane: The name of a shared lane, or a function that returns an event's key. An example of such a function is
+                ``lambda event: event.topic``. Routes with the same name or function share the lane's queue and must
+                have the same ``concurrency``. By default, the route has its own lane. If you pass a function, the
+                events of each key are handled in order, one at a time. ``concurrency`` is then the number of keys
+                handled at the same time, and ``busy`` applies to each key separately. The function is called with the
+                debounced event. If it raises an error or returns an unhashable key, the delivery fails. All keys share
+                one queue. If it is full, an event whose key is idle waits if ``busy`` is ``"queue"``, and is dropped
+                otherwise.
             middleware: Functions that wrap the handler. The first is the outermost. Middleware added with `use` wraps
                 these.
             replace: If true, replace a route with this or an equivalent pattern instead of raising `RouteConflict`.

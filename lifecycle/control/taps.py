@@ -177,7 +177,8 @@ class Subscription:
 def notify(queue: asyncio.Queue[Any]) -> Handler:
     """Return a handler that puts each event into ``queue`` without waiting.
 
-    Raises: Dropped: if the queue is full (raised by the returned handler). The event is counted as dropped.
+    Raises:
+        Dropped: raised by the returned handler if the queue is full. The event is counted as dropped.
     """
 
     def put(event: Any) -> None:
