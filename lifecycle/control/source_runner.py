@@ -50,7 +50,7 @@ class SourceObject(Protocol):
     The router uses these optional methods:
 
     - ``__aenter__`` and ``__aexit__``: the source is entered first. If ``__aenter__`` raises an error, the source has
-    failed to start.
+      failed to start.
     - ``def close()`` is called when the router stops, so that ``run`` can emit its last events and return. Without
       ``close``, the source is cancelled.
     - ``async def settle()`` is awaited after the router has stopped and each `Delivery` has ended.

@@ -61,9 +61,8 @@ class ProbeServer(Auxiliary):
 
     - ``/livez`` returns 200 while the event loop runs. If the loop is blocked, the probe times out.
     - ``/readyz`` returns 200 once all mains and routers have started, and 503 as soon as the shutdown begins. Sources
-      and
-      mains then continue for ``drain_delay`` seconds (limited by ``exit_timeout``), so that load balancers have time to
-      notice the change.
+      and mains then continue for ``drain_delay`` seconds (limited by ``exit_timeout``), so that load balancers have
+      time to notice the change.
     - ``/healthz`` returns 200 if `Lifetime.health` is ready, which means that no worker has failed, and if the latest
       result of each of the ``checks`` was healthy. The response lists these results. A request does not run the checks.
     - ``/metrics`` returns the metrics if you pass ``metrics``.
