@@ -69,7 +69,7 @@ def _runsv(place: Path, command: Sequence[str], count: int) -> list[str]:
     return ["runsv", str(place)]
 
 
-#: Commands that start each supervisor, after its configuration was written to a directory.
+#: Commands that start each supervisor once its configuration has been written to a directory.
 KINDS: dict[str, Callable[[Path, Sequence[str], int], list[str]]] = {
     "ours": _ours,
     "supervisord": _supervisord,

@@ -61,7 +61,7 @@ wrk.headers["X-Hub-Signature-256"] = "sha256={signature}"
 
 
 def main() -> None:
-    """Measure all figures and print them."""
+    """Take all measurements and print them."""
     wrk = shutil.which("wrk")
     if wrk is None:
         sys.exit("wrk is not installed; `make engines` installs it (Debian: apt-get install wrk)")

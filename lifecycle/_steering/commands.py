@@ -318,7 +318,7 @@ def _refused(text: str) -> Dropped:
     return Dropped(text)
 
 
-#: The states of workers that `start` starts.
+#: The states in which `start` can start a worker.
 _INACTIVE = (*FINAL, *UNSTARTED)
 
 

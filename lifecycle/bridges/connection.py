@@ -163,7 +163,7 @@ class Connection:
             async with asyncio.timeout(_PATIENCE):
                 await self._client.connect(**self._options())
             self._check()
-            # From now on, the next server in the pool is always a different one.
+            # From now on, each connection attempt uses a different server from the one before.
             self._client.options["dont_randomize"] = True
             self.js = self._client.jetstream()  # pyright: ignore[reportUnknownMemberType]  # of nats-py
         except TimeoutError:

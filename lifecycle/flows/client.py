@@ -266,7 +266,7 @@ class Flows:
                 await run.resume()
 
     def outbox(self, *, max_attempts: int = 100) -> Outbox:
-        """Return a source for a router that emits the events sent with `send`, each as a `SentEvent`.
+        """Return a router source that emits each event sent with `send` as a `SentEvent`.
 
         Several processes may deliver events from the same store.
 

@@ -6,8 +6,8 @@ which checks the change against a table and collects the changes for one transac
 Each node counts the neighbors that it is waiting for, so that a change never requires walking the whole graph. A node
 is *done* when it and all nodes before it are finished; the nodes directly after it then wait for one node fewer. A node
 is *reverted* when neither it nor any node after it has anything left to undo; the nodes directly before it then wait
-for one node fewer. Being done depends on all earlier nodes and not only on the direct predecessors, so that a task
-inserted before a finished task runs before the tasks that follow.
+for one node fewer. Whether a node is done depends on all earlier nodes, not only on its direct predecessors. A task
+inserted before a finished task therefore runs before the tasks that follow.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Journal:
         self._busy = False
         # How many functions we expect in the next transaction.
         self._expected = 0
-        # On a slow disk, how long the next transaction waits for these functions, in loop time.
+        # How long, in loop time, the next transaction waits for these functions on a slow disk.
         self._gather_until = 0.0
         # The timer that ends the wait.
         self._gathering: asyncio.TimerHandle | None = None

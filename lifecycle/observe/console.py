@@ -181,7 +181,7 @@ class Console:
         return snapshot()
 
     def watch(self) -> Watch:
-        """Return an async iterator of the program's changes."""
+        """Return an async iterator over changes to the program's state."""
         from lifecycle.observe.watching import watch
 
         return watch()

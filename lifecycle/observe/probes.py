@@ -64,7 +64,8 @@ class ProbeServer(Auxiliary):
       and mains then continue for ``drain_delay`` seconds (limited by ``exit_timeout``), so that load balancers have
       time to notice the change.
     - ``/healthz`` returns 200 if `Lifetime.health` is ready, which means that no worker has failed, and if the latest
-      result of each of the ``checks`` was healthy. The response lists these results. A request does not run the checks.
+      result of each of the ``checks`` was healthy. The response lists these results. Requests do not trigger the
+      checks.
     - ``/metrics`` returns the metrics if you pass ``metrics``.
 
     The server accepts GET and HEAD requests. All responses except ``/metrics`` are small JSON objects.

@@ -257,7 +257,7 @@ class _View:
             return dict(self.nodes)
         if self._known is None or self._known[0] is not before:
             self._known = before, _difference(before.nodes, self.nodes)
-            # Drop the link to the view before that. Otherwise, each view would keep all earlier ones in memory.
+            # Drop the link to the view that precedes it. Otherwise, each view would keep all earlier ones in memory.
             before._known = None  # noqa: SLF001  # an instance of the same class
         return self._known[1]
 

@@ -309,7 +309,7 @@ def current() -> Lifetime:
     the process.
 
     Raises:
-        LookupError: if called outside a lifetime, and there is either none or more than one.
+        LookupError: if called outside a lifetime, unless exactly one lifetime is running.
     """
     life = current_life.get(None)
     return _only_life().lifetime if life is None else life.lifetime

@@ -166,7 +166,7 @@ class _Program:
         self._ended: list[Main] = []
 
     async def live(self) -> Any:
-        """Run all mains, from the first start to the last stop."""
+        """Start every main, wait until a stop is requested, and stop them all."""
         with self._life.as_current():
             try:
                 await self.start()

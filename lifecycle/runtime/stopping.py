@@ -312,7 +312,7 @@ class StartedWorkers:
         # The number of workers at which those that have ended are removed: twice the number that remained the last
         # time.
         self._crowded = 16
-        # The workers started by the mains or the block themselves, rather than by a handler or a background task. If
+        # The workers started by a main or by the block itself, rather than by a handler or a background task. If
         # one of them fails, the program is not healthy.
         self._own: WeakSet[Any] = WeakSet()
 

@@ -699,5 +699,5 @@ class _Globs:
 
 
 def _tidy(glob: str) -> str:
-    """Return ``glob`` without a leading ``./`` and outer slashes: ``./src/`` becomes ``src``."""
+    """Strip a leading ``./`` and any leading or trailing slashes from ``glob``: ``./src/`` becomes ``src``."""
     return glob.removeprefix("./").strip("/") or glob

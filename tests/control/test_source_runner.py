@@ -573,7 +573,7 @@ async def test_a_drain_that_is_cancelled_still_leaves_nothing_running(clock: Clo
         await task
     assert running_now == 0
     assert sent.done
-    # The router can also run again.
+    # The router can also be run again.
     async with running(router):
         assert router.state().running
 

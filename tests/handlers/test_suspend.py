@@ -158,7 +158,9 @@ async def test_a_failing_resume_leaves_it_suspended(calls: list[str]) -> None:
 
 
 async def test_single_hooks_are_rolled_back_by_their_counterparts(calls: list[str]) -> None:
-    """The n-th of on_suspend belongs to the n-th of on_resume. Managed objects in between have their own."""
+    """The n-th hook of `on_suspend` is paired with the n-th hook of `on_resume`. Managed objects in between have their
+    own.
+    """
     handler = SuspendHandler()
     handler.on_suspend(lambda: calls.append("suspend 1"))
     handler.manage(Part("a", calls))

@@ -64,7 +64,7 @@ def test_a_case_on_postgres_that_fails_leaves_the_figures_null(
     monkeypatch.setitem(_flows_postgres._WAYS, "procrastinate", ours)
 
     assert _flows_postgres.figures(jobs=20, rounds=1) == dict.fromkeys(_flows_postgres.BARS)
-    # If procrastinate is not installed, its worker ends before the time limit.
+    # If procrastinate is not installed, the worker exits before the time limit.
     errors = capsys.readouterr().err
     without_peer = "a worker of procrastinate ended before it began"
     assert ("need more than -1 s for 20 jobs" if find_spec("procrastinate") else without_peer) in errors

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Host:
-    """A server that leaves its application's block when it stops."""
+    """A server that leaves its application's ``async with`` block when it stops."""
 
     def __init__(self) -> None:
         self.asked = 0

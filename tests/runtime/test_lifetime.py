@@ -1,4 +1,4 @@
-"""`lifetime` as a block in an event loop that the caller runs."""
+"""`lifetime` as a context manager inside an event loop that the caller runs."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class Life:
         await self.over()
 
     def end_well(self) -> None:
-        """Expect the program to end, and continue the processes that SIGSTOP has stopped."""
+        """Expect the program to exit, and resume any processes stopped by SIGSTOP."""
         self.ending = True
         for pid in self.relatives():
             with suppress(ProcessLookupError):

@@ -151,7 +151,7 @@ class StopProgress:
 
 
 def _named(workers: list[str]) -> list[str]:
-    """Return the names of a few workers, or the count of many."""
+    """Return the workers' names if there are only a few, otherwise their number."""
     if len(workers) > _NAMED:
         return [plural(len(workers), "worker")]
     return [f"worker {printable(name)}" for name in workers]

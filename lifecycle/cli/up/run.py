@@ -136,7 +136,7 @@ class _Program:
 
     async def _live(self) -> None:
         for process in self._processes:
-            # The supervisor would start its children one by one; `Starts` starts them instead.
+            # The supervisor alone would start its children one by one. `Starts` starts them in parallel.
             await self._supervisor.stop_child(process.name)
         printing = asyncio.create_task(self._print_events(self._supervisor.watch()), name="status printer")
         try:

@@ -94,7 +94,7 @@ class Starts:
         return found
 
     def note(self, event: StatusEvent) -> None:
-        """React to a change of a process: start others, or stop all."""
+        """React to a change in a process's state: start others, or stop them all."""
         process, state = self._processes.get(event.component), cast("WorkerState", event.state)
         # `_start` reacts to failed starts, and an end after a requested stop is not a failure.
         ended = state.status in (Status.FINISHED, Status.FAILED) and event.old not in (Status.STARTING, Status.STOPPING)

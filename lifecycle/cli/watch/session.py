@@ -304,7 +304,7 @@ class Contents:
             yield len(self._known)
 
     async def changed(self, changes: Mapping[Path, Change]) -> dict[Path, Change]:
-        """Return the changes without files that were only touched. Added and deleted files always count."""
+        """Return the changes, except for files that were only touched. Added and deleted files always count."""
         prints = await asyncio.to_thread(
             _fingerprints, [path for path, change in changes.items() if change != "deleted"]
         )

@@ -203,7 +203,7 @@ def prepare(db: psycopg.Connection[Row]) -> None:
     """
     import psycopg
 
-    # The tables are usually up to date, and then we need neither a lock nor permission to create tables.
+    # The tables are usually up to date, in which case we need neither a lock nor permission to create tables.
     if _version(db) == len(TABLES.steps):
         return
     for _ in range(_TRIES - 1):

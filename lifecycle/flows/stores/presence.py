@@ -85,7 +85,10 @@ class Presence:
         return token == self.token
 
     async def lives(self, token: str) -> bool:
-        """Return True if the process with ``token`` still has the store open. On a server, this takes a query."""
+        """Return True if the process with ``token`` still has the store open.
+
+        On a database server, this costs one query.
+        """
         return self.alive(token)
 
     async def is_gone(self, token: str) -> bool:

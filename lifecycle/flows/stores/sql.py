@@ -264,7 +264,7 @@ CREATE_OUTBOX = (
 
 # -- flows -------------------------------------------------------------------------------------------------------------
 
-# To store the number of a flow's last change only once, we read it from the table of changes.
+# We read the number of a flow's last change from the table of changes, so that it is stored in only one place.
 _LAST = "(SELECT coalesce(max(seq), 0) FROM lifecycle_flow_changes c WHERE c.flow = f.id)"
 _FLOW = ", ".join(f"f.{name}" for name in FlowRow._fields).replace("f.seq", _LAST)
 _STEP = ", ".join(f"s.{name}" for name in StepRow._fields)

@@ -34,7 +34,7 @@ _SQLITE = Dialect(
     among=f"IN (SELECT {_NUL} FROM json_each(:{{name}}))",  # noqa: S608  # our own text
     number="rowid",
     guard="SELECT 1 FROM lifecycle_flows WHERE id = :flow AND epoch = :epoch",
-    # Most batches only change steps. We avoid writing the flow's row then, because it can be large.
+    # Most batches only change steps. In that case we avoid writing the flow's row, because it can be large.
     then=(
         """
     UPDATE lifecycle_flows SET at = CASE WHEN state = :state THEN at ELSE :at END, state = :state, error = :error,

@@ -371,7 +371,7 @@ class GuardManager:
             self._shared_log = None
 
     def reset_after_fork(self) -> None:
-        """In a forked copy of this program, forget everything, because the copy does not own the workers."""
+        """In a forked child process, discard all state, because the child does not own the workers."""
         if self._guard is not None:
             self._guard.close()
         self._close_log()

@@ -84,7 +84,7 @@ class Pool(BaseWorker):
     """
 
     kind: ClassVar[str] = "pool"
-    # All killed workers share the same second to exit.
+    # The killed workers have one second in total to exit, not one second each.
     _last_wait: ClassVar[float] = 5.0
 
     def __init__(  # noqa: PLR0913  # public API; each option has a default

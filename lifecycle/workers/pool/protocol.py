@@ -504,7 +504,7 @@ def _refusal(name: str, kind: Any, what: str) -> str:
     return f"{name} cannot carry a {what} of type {kind.__qualname__} unchanged; {_REMEDY}"
 
 
-#: Advice in errors about values that a codec cannot encode.
+#: Advice to include in the error message when a codec cannot encode a value.
 _REMEDY = "give numbers, text, lists and dicts of them, or create the pool with codec='pickle'"
 #: Factories of the codecs, by name.
 CODECS = {"pickle": _pickle, "msgpack": _msgpack, "json": _json}

@@ -88,7 +88,8 @@ class Scheduler:
         Args:
             spec: The call.
             future: The future that receives an error if the call gets no slot.
-            use: A function to call with a worker once the call gets a slot there. If it returns False, the call has
+            use: A function that is called with the worker once the call has been given a slot on it. If it returns
+            False, the call has
                 failed, and the slot goes to the next call.
 
         Raises:
@@ -286,7 +287,7 @@ class SlotQueue:
         return len(self._anywhere)
 
     def idle(self) -> Iterator[PoolWorker]:
-        """Return the workers without a call, longest idle first."""
+        """Return the idle workers, longest idle first."""
         return iter(tuple(self._free[0]))
 
     def waiters(self, worker: PoolWorker | None = None) -> list[Waiter]:

@@ -171,7 +171,7 @@ class Child:
         return WorkerState(name, self.spec.kind, error=error, created_at=at, updated_at=updated_at, **known)
 
     def announce(self) -> tuple[Announced, Announced]:
-        """Return the previously announced facts and the current ones, and treat the latter as announced."""
+        """Return the previously announced facts and the current ones, and mark the current ones as announced."""
         before, self._announced = self._announced, Announced(self.status, self._health, self.circuit_open)
         return before, self._announced
 

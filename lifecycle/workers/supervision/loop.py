@@ -68,7 +68,10 @@ _log = logging.getLogger("lifecycle.workers")
 
 
 class SupervisorLoop:
-    """Manages the children of ``supervisor``. Calls ``on_failure`` when the supervisor begins to end with an error."""
+    """Manages the children of ``supervisor``.
+
+    Calls ``on_failure`` when the supervisor starts shutting down because of an error.
+    """
 
     def __init__(
         self,

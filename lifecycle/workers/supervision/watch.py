@@ -79,7 +79,7 @@ class Watches:
         return bool(self._watches) or (self._parent is not None and self._parent.active)
 
     def attach(self, parent: Watches, name: str) -> None:
-        """Also publish every change to ``parent``, where this supervisor is the child ``name``."""
+        """Also publish every change through ``parent``, which knows this supervisor as its child ``name``."""
         self._parent, self._name_in_parent = parent, name
         self.used |= parent.used
 

@@ -25,7 +25,7 @@ def _phases_checked() -> Iterator[None]:
 
 @pytest_asyncio.fixture
 async def spawn() -> AsyncIterator[Spawn]:
-    """Return a function that starts a worker, which may not be ready yet."""
+    """Return a function that starts a worker and may return before the worker is ready."""
     workers: list[Up] = []
 
     async def spawned(

@@ -22,7 +22,7 @@ __all__ = ["CallLog", "Desk", "Fickle", "Flawed", "Loop", "Waits", "echo", "odd_
 
 
 class Desk(Plain):
-    """A target that stores a state, with calls that report their start."""
+    """A stateful target whose methods report when they start."""
 
     def __init__(self) -> None:
         super().__init__()

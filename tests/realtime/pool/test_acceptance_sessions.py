@@ -109,7 +109,7 @@ async def test_a_call_that_waits_for_its_worker_fails_when_that_is_lost(tmp_path
 
 
 async def test_waiting_calls_of_a_new_session_get_one_worker(tmp_path: Path) -> None:
-    """The session is not bound when the calls begin to wait. The first call that runs binds it for all of them."""
+    """The session is not yet bound when the calls start waiting. The first call that runs binds it for all of them."""
     async with pool_of(size=(2, 2), sessions=STRICT) as pool:
         await asyncio.gather(occupy(pool, tmp_path, "x"), occupy(pool, tmp_path, "y"))
         calls = [asyncio.create_task(pool.call("work", 0.01, session="new")) for _ in range(6)]
