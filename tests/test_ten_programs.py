@@ -329,7 +329,6 @@ def test_gateway_has_one_window_for_each_device(start: Callable[..., Running]) -
     assert "refused: nonsense" in program.stop()
 
 
-@pytest.mark.engine("nats-server")
 @pytest.mark.engine("postgres")
 def test_photos_accepted_by_one_program_are_done_by_another(start: Callable[..., Running], tmp_path: Path) -> None:
     (tmp_path / "bus").mkdir()

@@ -22,12 +22,12 @@ from lifecycle.control.commands import Commands, lifecycle_commands
 from lifecycle.errors import Dropped, NotHandled, RouteConflict, RouteNotFound
 from lifecycle.events import CommandEvent, Event, ShutdownEvent, SuspendEvent, TerminateEvent, Topical
 from lifecycle.workers.model import FINAL, UNSTARTED
-from lifecycle.workers.stdio import RecentLines
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from lifecycle.runtime import Lifetime
+    from lifecycle.workers.stdio import RecentLines
 
 __all__ = [
     "BuiltInCommands",
@@ -380,6 +380,8 @@ def recent_lines(lifetime: Lifetime, name: str) -> RecentLines:
     Raises:
         LookupError: if there is no such worker, several have the name, or its output is not read.
     """
+    from lifecycle.workers.stdio import RecentLines  # observers of a program import no workers
+
     components: tuple[Any, ...] = lifetime.components()
     alone = [
         _Restartable(each.name, each.name, _nothing, worker=each)

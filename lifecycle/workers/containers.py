@@ -331,7 +331,9 @@ def failure_of(name: str, ended: ContainerEnd) -> WorkerFailed | None:
     if ended.out_of_memory:
         return WorkerFailed(f"{name!r} ran out of memory and was killed; it exited with status {ended.code}")
     if ended.code == _SIGNALLED + signal.SIGKILL:
-        return WorkerFailed(f"{name!r} was killed by signal 9 (status {ended.code}), perhaps due to lack of memory")
+        return WorkerFailed(
+            f"{name!r} was killed by signal 9 (status {ended.code}), perhaps because the system ran out of memory"
+        )
     if ended.code - _SIGNALLED in signal.valid_signals():
         signum = ended.code - _SIGNALLED
         return WorkerFailed(

@@ -179,7 +179,7 @@ def test_an_invalid_port_raises(port: int) -> None:
 
 def test_checks_are_checked() -> None:
     db = HealthCheckSource("db", print)
-    with pytest.raises(TypeError, match="give a HealthCheckSource"):
+    with pytest.raises(TypeError, match="must be a HealthCheckSource"):
         ProbeServer(checks=[print])  # type: ignore[list-item]  # that is the mistake
     with pytest.raises(ValueError, match="same name"):
         ProbeServer(checks=[db, HealthCheckSource("db", print)])

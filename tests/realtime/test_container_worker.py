@@ -165,7 +165,7 @@ async def test_a_kill_from_outside_is_a_failure_and_mentions_memory(engine: Engi
             await container.kill(signal="SIGKILL")
         end = await ended(worker)
     assert (end.status, end.exit_code) == (Status.FAILED, 137)
-    assert "signal 9 (status 137), perhaps due to lack of memory" in str(end.error)
+    assert "signal 9 (status 137), perhaps because the system ran out of memory" in str(end.error)
 
 
 async def test_an_out_of_memory_kill_is_reported(engine: Engine) -> None:

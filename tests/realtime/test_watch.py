@@ -429,7 +429,7 @@ class TestMistakes:
             (["--", "./app.py"], 2, "'./app.py': not executable; run chmod +x ./app.py"),
             (["--", "./none"], 2, "'./none': no such file"),
             (["gone", "--", "true"], 2, "'gone': no such file or directory to watch"),
-            (["--busy", "x", "--", "true"], 2, "give restart, queue or drop"),
+            (["--busy", "x", "--", "true"], 2, "expected restart, queue or drop"),
             (["--webhook", "0.0.0.0:0", "--", "true"], 2, "can be reached from other machines"),
             (["--webhook", "127.0.0.1:0", "--secret-env", "NOPE", "--", "true"], 3, "the environment variable NOPE"),
             (["--env-file", "nope", "--", "true"], 3, "nope: cannot be read"),

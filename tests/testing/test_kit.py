@@ -216,5 +216,5 @@ async def test_a_manual_source_fails_on_request_and_is_restarted(clock: Clock) -
         await clock.settle()
         await (await source.send(Event("a")))
     assert recorder.topics == ["a"]
-    with pytest.raises(AssertionError, match="does not run"):
+    with pytest.raises(AssertionError, match="is not running"):
         source.fail(ValueError())

@@ -112,7 +112,7 @@ async def test_programs_of_one_name_have_their_numbers_added(runtime: Path) -> N
     async with opened() as (_, path), AsyncExitStack() as held:
         second = await held.enter_async_context(ControlSocket("api"))
         assert second.name == f"api-{os.getpid()}"
-        with pytest.raises(OSError, match="another program listens") as taken:
+        with pytest.raises(OSError, match="another program is listening") as taken:
             await held.enter_async_context(ControlSocket("api"))
         assert taken.value.errno == errno.EADDRINUSE
         assert [each.name for each in sockets.find()] == ["api", second.name]
