@@ -121,7 +121,7 @@ def test_the_podman_socket_of_this_user_is_found_unless_docker_has_one(nowhere: 
         (ContainerEnd(0), None),
         (ContainerEnd(0, out_of_memory=True), None),
         (ContainerEnd(1), "'db' exited with status 1"),
-        (ContainerEnd(137), "'db' was killed by signal 9 (status 137), perhaps due to lack of memory"),
+        (ContainerEnd(137), "'db' was killed by signal 9 (status 137), perhaps because the system ran out of memory"),
         (ContainerEnd(137, out_of_memory=True), "'db' ran out of memory and was killed; it exited with status 137"),
         (ContainerEnd(143), "'db' exited with status 143, as if killed by signal 15 (SIGTERM)"),
         (ContainerEnd(255), "'db' exited with status 255"),
