@@ -7,7 +7,10 @@ from typing import Any
 
 from lifecycle._util import error_text
 
-__all__ = ["component_name", "duration", "plural", "printable", "shorten", "text_of", "time_of_day", "utf8"]
+__all__ = ["component_name", "duration", "listed", "plural", "printable", "shorten", "text_of", "time_of_day", "utf8"]
+
+#: The maximum number of names in an error message.
+_SHOWN = 20
 
 
 def shorten(text: str, length: int = 80) -> str:
@@ -39,6 +42,15 @@ def text_of(value: object, length: int = 10_000) -> str:
         return shorten(repr(value), length)
     except Exception:  # noqa: BLE001  # the program's own class may raise anything
         return f"<{type(value).__qualname__} that cannot be shown>"
+
+
+def listed(names: list[str]) -> str:
+    """Return the first 20 ``names`` separated by commas, and the number of further ones.
+
+    A name that may contain terminal control characters is quoted.
+    """
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(each if each.isprintable() else repr(each) for each in names[:_SHOWN]) + more
 
 
 def plural(count: int, noun: str) -> str:

@@ -10,13 +10,12 @@ import inspect
 import json
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
 from lifecycle._steering.answers import reply
 from lifecycle._steering.tasks import find_task, where
-from lifecycle._text import plural
+from lifecycle._text import listed, plural
 from lifecycle.control import Command, Router
 from lifecycle.control.commands import Commands, lifecycle_commands
 from lifecycle.errors import Dropped, NotHandled, RouteConflict, RouteNotFound
@@ -24,7 +23,7 @@ from lifecycle.events import CommandEvent, Event, ShutdownEvent, SuspendEvent, T
 from lifecycle.workers.model import FINAL, UNSTARTED
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from lifecycle.runtime import Lifetime
     from lifecycle.workers.stdio import RecentLines
@@ -47,9 +46,6 @@ _SLOW = ("restart", "start", "stop", "cancel")
 
 #: Seconds to wait for the end of a cancelled task.
 _CANCEL_TIMEOUT = 1.0
-
-#: The maximum number of worker names in an error message.
-_SHOWN = 20
 
 
 class CommandInstaller:
@@ -245,11 +241,10 @@ class BuiltInCommands(Commands):
     # -- completions -----------------------------------------------------------------------------------------------
 
     def _restartable_names(self, _: str) -> set[str]:
-        return {name for each in _restartables(self._lifetime.components()) for name in (each.name, each.path)}
+        return _names(_restartables(self._lifetime.components()))
 
     def _child_names(self, _: str) -> set[str]:
-        found = [each for each in _restartables(self._lifetime.components()) if each.supervisor is not None]
-        return {name for each in found for name in (each.name, each.path)}
+        return _names(each for each in _restartables(self._lifetime.components()) if each.supervisor is not None)
 
     def _source_names(self, _: str = "") -> list[str]:
         return sorted({each.name for router in routers_of(self._lifetime) for each in router.sources()})
@@ -332,17 +327,23 @@ class _Restartable:
     name: str
     #: The names from the root to the worker, joined by slashes.
     path: str
-    restart: Callable[[], Awaitable[object]]
-    #: The supervisor; None for a pool of its own.
+    #: The current or last worker, if there is one.
+    worker: Any
+    #: None for a pool without a supervisor.
     supervisor: Any = None
     status: str = ""
-    #: The current or last worker, if there is one.
-    worker: object = None
 
     @property
     def active(self) -> bool:
         """True unless the worker has ended or was never started."""
         return self.status not in _INACTIVE
+
+    async def restart(self) -> None:
+        """Replace the processes of a running pool, or restart the worker."""
+        if self.supervisor is None or (self.status == "running" and _is_async(self.worker, "refresh")):
+            await self.worker.refresh()
+        else:
+            await self.supervisor.restart(self.name)
 
 
 def _restartables(components: Iterable[Any]) -> Iterator[_Restartable]:
@@ -351,7 +352,7 @@ def _restartables(components: Iterable[Any]) -> Iterator[_Restartable]:
         path = getattr(each, "name", None)
         if isinstance(path, str):
             if _is_async(each, "refresh"):
-                yield _Restartable(path, path, each.refresh, worker=each)
+                yield _Restartable(path, path, each)
             yield from _children(each, path)
 
 
@@ -368,9 +369,7 @@ def _children(supervisor: Any, path: str) -> Iterator[_Restartable]:
             worker: Any = supervisor[state.name]
         except KeyError:  # not started yet, or removed
             worker = None
-        refresh = _is_async(worker, "refresh") and str(state.status) == "running"
-        restart = worker.refresh if refresh else partial(supervisor.restart, state.name)
-        yield _Restartable(state.name, below, restart, supervisor, str(state.status), worker)
+        yield _Restartable(state.name, below, worker, supervisor, str(state.status))
         yield from _children(worker, below)
 
 
@@ -384,7 +383,7 @@ def recent_lines(lifetime: Lifetime, name: str) -> RecentLines:
 
     components: tuple[Any, ...] = lifetime.components()
     alone = [
-        _Restartable(each.name, each.name, _nothing, worker=each)
+        _Restartable(each.name, each.name, each)
         for each in components
         if isinstance(getattr(each, "recent", None), RecentLines)
     ]
@@ -393,10 +392,6 @@ def recent_lines(lifetime: Lifetime, name: str) -> RecentLines:
     if isinstance(recent, RecentLines):
         return recent
     raise LookupError(f"{found.path!r} has no output here; only processes and containers that were started have it")
-
-
-async def _nothing() -> None:
-    return None
 
 
 def _is_async(thing: Any, method: str) -> bool:
@@ -414,12 +409,13 @@ def _find(name: str, workers: list[_Restartable]) -> _Restartable:
         if len(found) == 1:
             return found[0]
         if found:
-            raise LookupError(f"{name!r} is ambiguous; give one of {_listed(found)}")
-    raise LookupError(f"no worker is called {name!r}; there is {_listed(workers) or 'none that can be restarted'}")
+            raise LookupError(f"{name!r} is ambiguous; use one of {_paths(found)}")
+    raise LookupError(f"no worker is called {name!r}; there is {_paths(workers) or 'none that can be restarted'}")
 
 
-def _listed(workers: list[_Restartable]) -> str:
-    # A name may contain terminal control characters, or look like two names.
-    paths = [each.path if each.path.isprintable() else repr(each.path) for each in workers]
-    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
-    return ", ".join(paths[:_SHOWN]) + more
+def _paths(workers: list[_Restartable]) -> str:
+    return listed([each.path for each in workers])
+
+
+def _names(workers: Iterable[_Restartable]) -> set[str]:
+    return {name for each in workers for name in (each.name, each.path)}

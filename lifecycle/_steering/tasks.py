@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lifecycle._text import listed
 from lifecycle.runtime.force import frames_of
 from lifecycle.runtime.lifetimes import task_starts
 from lifecycle.workers.model import WorkerState
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from lifecycle.runtime import Lifetime
 
 __all__ = ["TaskInfo", "find_task", "task_infos", "where"]
-
-#: The maximum number of tasks in an error message.
-_SHOWN = 20
 
 #: The directories of asyncio and of this library. A line of the program that calls them is more useful than theirs.
 _ASYNCIO = str(Path(asyncio.__file__).parent)
@@ -74,11 +72,10 @@ def find_task(name: str) -> asyncio.Task[Any]:
     if len(found) == 1:
         return found[0]
     if found:
-        ids = ", ".join(f"{task_id(task)} ({where(task) or 'not started'})" for task in found[:_SHOWN])
-        raise LookupError(f"{len(found)} tasks are called {name!r}; give one of the ids {ids}")
+        ids = [f"{task_id(task)} ({where(task) or 'not started'})" for task in found]
+        raise LookupError(f"{len(found)} tasks are called {name!r}; use one of the ids {listed(ids)}")
     names = sorted({task.get_name() for task in tasks})
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    raise LookupError(f"no task is called {name!r}; there is {', '.join(map(_plain, names[:_SHOWN]))}{more}")
+    raise LookupError(f"no task is called {name!r}; there is {listed(names)}")
 
 
 def task_id(task: asyncio.Task[Any]) -> str:
@@ -137,7 +134,3 @@ def _workers(components: Iterable[Any]) -> Iterator[WorkerState]:
             if isinstance(state, WorkerState):
                 yield state
                 left.extend(state.children)
-
-
-def _plain(name: str) -> str:
-    return name if name.isprintable() else repr(name)

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast, get
 
 from lifecycle._net import is_loopback
 from lifecycle.cli.files import did_you_mean, shown, texts
-from lifecycle.events import Change
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lifecycle.control.patterns import Pattern
+    from lifecycle.events import Change
 
 __all__ = [
     "LOG_FORMAT",
@@ -274,7 +274,6 @@ def _one_of(choices: object) -> Callable[[str], Any]:
 
 busy: _Read = _one_of(Busy)
 colour: _Read = _one_of(Colour)
-_change: _Read = _one_of(Change)
 policy: _Read = _one_of(Policy)
 first_start: _Read = _one_of(FirstStart)
 log_format: _Read = _one_of(LogFormat)
@@ -322,7 +321,10 @@ def globs(text: str) -> tuple[Glob, ...]:
 
 def changes(text: str) -> tuple[Change, ...]:
     """Read the kinds of changes, separated by commas."""
-    return tuple(_change(each.strip()) for each in text.split(","))
+    from lifecycle.events import Change
+
+    read = _one_of(Change)
+    return tuple(read(each.strip()) for each in text.split(","))
 
 
 def extensions(text: str) -> tuple[str, ...]:
@@ -497,7 +499,7 @@ def read_value(option: Option, value: Any) -> Any:
         given = _numbers(option.name, value) if option.number else texts(option.name, value)
         return tuple(part for text in given for part in _parse(option, text))
     if option.number:
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not _is_number(value):
             raise ValueError(f"{option.name} = {shown(value)} is not a number; write it without quotes, such as 5")
         return _parse(option, str(value))
     if not isinstance(value, str):
@@ -508,9 +510,13 @@ def read_value(option: Option, value: Any) -> Any:
 def _numbers(key: str, value: Any) -> list[str]:
     """Return a number, or a list of numbers, as strings."""
     found: list[Any] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]  # TOML
-    if any(isinstance(each, bool) or not isinstance(each, int | float) for each in found):
+    if not all(map(_is_number, found)):
         raise ValueError(f"{key} = {shown(value)} is not a list of numbers; use one such as [0, 1]")
     return [str(each) for each in found]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def read_flag(key: str, value: Any) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import math
 import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from lifecycle.events import ClearLineEvent, InterruptEvent, ShutdownEvent, Susp
 from lifecycle.handlers import Escalator
 from lifecycle.runtime import current
 from lifecycle.runtime.lifetimes import current_life
-from lifecycle.runtime.signals import ONE_PRESS
+from lifecycle.runtime.signals import KeyPresses
 from lifecycle.sources.signals import SignalSource
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ class Signals(SignalSource):
     def __init__(self, on_shutdown: Callable[[], Awaitable[None]]) -> None:
         super().__init__(signal.SIGINT, signal.SIGTERM)
         self._on_shutdown = on_shutdown
-        self._pressed = -math.inf
+        self._presses = KeyPresses()
 
     async def __aenter__(self) -> Self:
         with suppress(LookupError):
@@ -135,9 +134,7 @@ class Signals(SignalSource):
         return await super().__aenter__()
 
     def _note(self, signum: int) -> None:
-        now = asyncio.get_running_loop().time()
-        if signum != signal.SIGINT or now - self._pressed >= ONE_PRESS:
-            self._pressed = now if signum == signal.SIGINT else self._pressed
+        if not self._presses.repeats(signum, asyncio.get_running_loop().time()):
             super()._note(signum)
 
 

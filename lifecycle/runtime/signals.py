@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from lifecycle.runtime.stopping import RouterLike
 
 __all__ = [
-    "ONE_PRESS",
     "Escalation",
+    "KeyPresses",
     "Receiver",
     "SignalAction",
     "SignalRegistry",
@@ -48,7 +48,7 @@ _SIGHUP: int | None = getattr(signal, "SIGHUP", None)
 _TICK = 1e-6
 #: Seconds within which a second SIGINT belongs to the same key press. A wrapper may forward a signal that the terminal
 #: has already sent to us.
-ONE_PRESS = 0.05
+_ONE_PRESS = 0.05
 
 #: A function that may be called in the main thread at any point in the program. It must be quick, and must not take a
 #: lock or raise an error.
@@ -212,6 +212,22 @@ class SignalAction(Enum):
     REPEAT = auto()
 
 
+class KeyPresses:
+    """Recognises SIGINTs that arrive in addition to the first one of a key press, such as from a wrapper."""
+
+    def __init__(self) -> None:
+        self._last = -math.inf
+
+    def repeats(self, signum: int, now: float) -> bool:
+        """Return whether the signal belongs to the previous key press. Otherwise, note a SIGINT as a new one."""
+        if signum != signal.SIGINT:
+            return False
+        repeated = now - self._last < _ONE_PRESS
+        if not repeated:
+            self._last = now
+        return repeated
+
+
 class Escalation:
     """Counts the signals in a series, and chooses an action for each of them. It makes no system calls.
 
@@ -220,7 +236,8 @@ class Escalation:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._last = self._pressed = -math.inf
+        self._last = -math.inf
+        self._presses = KeyPresses()
         # True if a router has handled a SIGINT in this series. The router may need two key presses, so only later ones
         # force an exit.
         self._taken = False
@@ -248,10 +265,8 @@ class Escalation:
         ``routed`` is true if a running router has a route for this SIGINT, and ``handled`` if one has a route for
         `InterruptEvent`.
         """
-        if signum == signal.SIGINT:
-            if now - self._pressed < ONE_PRESS:
-                return SignalAction.REPEAT
-            self._pressed = now
+        if self._presses.repeats(signum, now):
+            return SignalAction.REPEAT
         if not stopping and now - self._last >= self._settings.reset_after - _TICK:
             self.reset()
         self._last = now

@@ -222,7 +222,7 @@ class _WatchedChanges:
 
     def __init__(self, tree: Tree, step: float) -> None:
         self._tree = tree
-        self._step = in_seconds("step", step, finite=True)
+        self._step = step
         self._watch: _Watch | None = None
         # The directories to read again: sets of real paths, each with the time at which it is due, in no particular
         # order.

@@ -247,7 +247,7 @@ async def test_a_name_that_several_have_needs_its_path() -> None:
     async with steered(Router()) as (_, console), tree("web", "db"):
         twin = Supervisor("other", Spec("web", lambda: TaskWorker("web", forever)))
         async with twin:
-            assert await refusal(console, "restart web") == "'web' is ambiguous; give one of root/web, other/web"
+            assert await refusal(console, "restart web") == "'web' is ambiguous; use one of root/web, other/web"
             assert (await console.command("restart other/web")).outcome is HANDLED
             assert console.complete("restart w") == ["web"]
 
@@ -455,7 +455,7 @@ async def test_a_task_is_cancelled_by_its_name_or_its_id() -> None:
         assert outcome.answer.endswith(" forever")
 
         text = await refusal(console, "cancel twin")
-        assert text.startswith("2 tasks are called 'twin'; give one of the ids ")
+        assert text.startswith("2 tasks are called 'twin'; use one of the ids ")
         id_ = text.partition("ids ")[2].split()[0]
         assert (await console.command(f"cancel {id_}")).outcome is HANDLED
         assert sorted(each.cancelled() for each in twins) == [False, True]

@@ -61,7 +61,7 @@ def handle_changes(
     wait: float,
     flat: Iterable[Path] = (),
     poll: float | None = None,
-    wanted: Callable[[Change, Path], bool] = lambda _change, _path: True,
+    wanted: Callable[[Change, Path], bool],
 ) -> None:
     """Call ``handler`` with the changes below ``paths`` when no file has changed for ``wait`` seconds.
 
@@ -137,7 +137,7 @@ class Session:
 
     async def begin_check(self, event: FileEvent) -> None:
         """Compile a changed file while further changes are awaited."""
-        if self._syntax is not None and self._held is None and self._rules.action(event.path) != "ignore":
+        if self._syntax is not None and self._held is None:
             await self._syntax.begin(event.path)
 
     async def files(self, batch: FileBatch) -> None:
@@ -411,22 +411,23 @@ class SyntaxCheck:
 
     async def errors(self, changed: Collection[Path]) -> list[str]:
         """Compile the ``changed`` files and those that were broken before, and return the error messages."""
-        paths = sorted({*changed, *self._broken})
-        known = await self._known()
-        found = {path: errors[path] for path, errors in known.items() if path in paths and path in errors}
-        found |= await syntax_errors(self._python, [path for path in paths if path not in known])
+        paths = {*changed, *self._broken}
+        first, errors = await self._first_errors()
+        found = errors if first in paths else {}
+        found |= await syntax_errors(self._python, sorted(paths - {first}))
         self._broken = frozenset(found)
         return list(found.values())
 
-    async def _known(self) -> dict[Path, dict[Path, str]]:
-        """Return the errors of the file that was compiled in advance, by its path; empty if it has changed since."""
+    async def _first_errors(self) -> tuple[Path | None, dict[Path, str]]:
+        """Return the file that was compiled in advance, and its errors; None if it has changed since."""
         first, self._first = self._first, None
-        if first is None:
-            return {}
-        path, state, done = first
-        errors = await asyncio.shield(done)
-        now = await asyncio.to_thread(_fingerprint, path, None, MAX_SIZE)
-        return {path: errors} if errors is not None and now is not None and now.same(state) else {}
+        if first is not None:
+            path, state, done = first
+            errors = await asyncio.shield(done)
+            now = await asyncio.to_thread(_fingerprint, path, None, MAX_SIZE)
+            if errors is not None and now is not None and now.same(state):
+                return path, errors
+        return None, {}
 
 
 async def syntax_errors(python: str, paths: Collection[Path], *, limit: float = 5.0) -> dict[Path, str]:
