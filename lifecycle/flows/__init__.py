@@ -1,9 +1,10 @@
 """Durable work that survives a crash.
 
-A flow is a set of tasks and the order in which they run: `linear`, `unordered` or `graph`, which can be nested. `Flows`
-runs flows. It records each step before and after the step runs, in memory, in a file or on a server, so that a
-restarted program can continue its flows. If a task fails, the finished tasks are reverted, or a retry such as `Times`
-runs them again. Each task runs at least once and has exactly one result.
+A flow is a set of tasks that run one after another (`linear`), at the same time (`unordered`), or in order of their
+dependencies (`graph`). Flows can be nested. `Flows` runs flows, and records each step before and after it runs. If the
+records are kept in a file or on a server, a restarted program can continue its flows. If a task fails, the finished
+tasks are reverted, and a retry such as `Times` can run the flow again. Each task runs at least once and has exactly one
+result.
 """
 
 from lifecycle._lazy import lazy_names

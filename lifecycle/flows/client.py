@@ -52,15 +52,15 @@ class Flows:
     Args:
         path: A file, which is created if necessary, or ``postgresql://user@host:port/database`` (see `PostgresStore`).
             By default, flows are stored in memory.
-        durable: If True, changes to a file also survive a power cut. Otherwise, they survive a crash of the process,
-            but not necessarily a power cut. A server uses its own settings instead.
+        durable: If True, changes to a file also survive a power cut. Otherwise, they survive a process crash, but not
+            necessarily a power cut. A server uses its own settings instead.
         codec: Serializer for values. By default, `JSON`.
         options: Options for running flows.
         store: A store to use instead of ``path``.
         stop_timeout: Seconds to wait for running tasks to finish on exit.
     """
 
-    def __init__(  # the settings of a store, and of flows
+    def __init__(  # settings of the store and of flows
         self,
         path: str | os.PathLike[str] | None = None,
         *,
@@ -86,7 +86,7 @@ class Flows:
         self._loader = FlowLoader(self.store, self.codec, options or Options(), self.presence, self._threads)
         self._registry = RunRegistry(self._loader, self.requests)
         self._open = False
-        #: True if all flows are suspended. Job queues then claim no jobs.
+        #: True while all flows are suspended, in which case job queues claim no jobs.
         self.suspended: bool = False
 
     def __repr__(self) -> str:
@@ -115,7 +115,7 @@ class Flows:
     ) -> None:
         """Suspend running flows, then close the store.
 
-        Cancelling this cuts the wait for the flows short, but the store is still closed.
+        If this is cancelled, it stops waiting for the flows, but still closes the store.
         """
         self._open = False
         hooks.component_closed.announce(self, component=self)
@@ -141,28 +141,28 @@ class Flows:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """The unfinished runs that were started or recovered here, in start order."""
+        """The unfinished runs that this object started or recovered, in start order."""
         return self._registry.unfinished
 
     def state(self) -> FlowsState:
-        """Return a record of the store and of the unfinished runs."""
+        """Return a snapshot of the store and its unfinished runs."""
         return FlowsState(repr(self.store), tuple(run.info() for run in self.runs))
 
     def start(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # the natural name
         """Run ``flow`` in the background with the given values.
 
-        `start` returns before anything is stored. ``await flows.start(…).stored()`` returns the run once the flow is
-        stored, so that it survives a crash.
+        `start` returns before anything is stored. To be sure that the flow survives a crash, use
+        ``await flows.start(…).stored()``, which returns the run once the flow is stored.
 
-        The id identifies the run. If you start a flow with an existing id, a finished run is not repeated, an
-        interrupted run continues, and a run that was reset begins again. If another live process owns the run, even if
-        the run is suspended there, this run waits for that process and returns the same outcome.
+        The id identifies the run. If the id already exists, a finished run is not repeated, an interrupted run
+        continues, and a reset run starts over. If another live process owns the run, this run waits for that process
+        and returns the same outcome, even while the run is suspended there.
 
         Args:
             flow: A flow, or a single task.
             id: An id for the run, such as an order number. By default, a new id is generated.
-            store: Values for the tasks, by name. You can omit them if this process already has the run. Values that
-                differ from those of the stored run raise an error, here or when you await the run.
+            store: Values for the tasks, by name. You can omit them if this process already has the run. If they differ
+                from the stored run's values, an error is raised, either here or when you await the run.
 
         Returns:
             The run. Await it for its results.
@@ -198,7 +198,7 @@ class Flows:
         return self._registry.start(plan, row, same=same and bool(store))
 
     def asks(self, flow: Item) -> frozenset[str]:
-        """Return the names of the values to pass to `start`: those that tasks in ``flow`` require but no task provides.
+        """Return the names that must be passed to `start`, because tasks in ``flow`` require but do not provide them.
 
         Raises:
             FlowError: if the flow is invalid.
@@ -306,7 +306,7 @@ def _store_at(path: str | os.PathLike[str] | None, *, durable: bool) -> Store:
         return PostgresStore(where)
     if "://" in where:
         kind = where.partition("://")[0]
-        raise ValueError(f"Flows(…) cannot use a store at {kind}://…; use postgresql://… or a file path")
+        raise ValueError(f"Flows(…) does not support {kind}:// URLs; use postgresql://… or a file path")
     from lifecycle.flows.stores.sqlite import SQLiteStore
 
     return SQLiteStore(path, durable=durable)
@@ -317,7 +317,7 @@ _UNFINISHED = tuple(state for state in FlowState if state not in ENDS)
 
 
 class RunRegistry:
-    """One `Flows` object's runs by flow id, and the definitions of the flows to recover.
+    """The runs of one `Flows` object, by flow id, and the flow definitions to use for recovery.
 
     Other processes use ``requests`` to send requests to unfinished runs.
     """
@@ -328,7 +328,7 @@ class RunRegistry:
         self._unfinished: dict[str, Run] = {}
         # All runs that are still referenced.
         self._runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
-        # The flows that were started or recovered here, by name.
+        # The flows that this object started or recovered, by name.
         self._known: dict[str, Item] = {}
         # The tasks that recover runs in the background.
         self._recovering: set[asyncio.Task[list[Run]]] = set()
@@ -398,7 +398,7 @@ class RunRegistry:
             rows = await store.flows(name=plan.name, states=_UNFINISHED)
             with_job = await store.jobs(presence).unfinished([row.id for row in rows])
             rows = [row for row in rows if row.id not in with_job]
-            # Run the checks concurrently, since each of them may have to wait.
+            # Run the checks concurrently, since each one may have to wait.
             await asyncio.gather(*[presence.is_gone(owner) for owner in {row.owner for row in rows} - {""}])
             runs += [self.start(plan, row) for row in rows if await self._is_left(row)]
         return runs
@@ -431,5 +431,5 @@ def _check_values(plan: Plan, values: dict[str, Any]) -> None:
     if unknown := [name for name in values if name not in names]:
         asks = ", ".join(sorted(names)) or "nothing"
         raise FlowError(
-            f"flow {plan.name!r} was given {unknown[0]!r}, which none of its tasks requires; they require: {asks}"
+            f"flow {plan.name!r} received a value {unknown[0]!r} that no task requires; required values: {asks}"
         )

@@ -1,7 +1,7 @@
-"""`Scheduler`: processes the results of steps, and decides which step is executed or reverted next.
+"""`Scheduler`: processes step results, and decides which step to execute or revert next.
 
-This module does not await, read a clock or use a store, so tests can check every decision. It calls two kinds of user
-functions, deciders and ``on_failure``. Both must be synchronous and fast.
+This module does not await anything, read a clock or use a store, so tests can check every decision. The only user
+functions that it calls are deciders and ``on_failure``, which must be synchronous and fast.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STARTED = (FlowState.RUNNING, FlowState.SUSPENDING, FlowState.RESUMING)
 _RESETTABLE = (FlowState.PENDING, FlowState.SUCCESS, FlowState.FAILURE, FlowState.REVERTED)
 _AT_WORK = frozenset({StepState.RUNNING, StepState.REVERTING})
 _DONE = frozenset({StepState.SUCCESS, StepState.IGNORE})
-#: The depths, narrowest first.
+#: All depths, from narrowest to widest.
 _DEPTHS = [Depth.STEP, Depth.NEIGHBORS, Depth.FLOW, Depth.ALL]
 
 
@@ -47,7 +47,7 @@ class Options:
     concurrency: int | None = None
     #: True to end a flow after a failure without reverting any steps.
     never_resolve: bool = False
-    #: True to let the enclosing retry decide after a retry's REVERT. If there is no enclosing retry, everything is
+    #: True to consult the enclosing retry if a retry returns REVERT. Without an enclosing retry, everything is
     #: reverted.
     defer_reverts: bool = False
 
@@ -57,7 +57,7 @@ class Options:
 
 
 class Call(NamedTuple):
-    """A function to call now."""
+    """A step's function to call, and its arguments."""
 
     node: NodeState
     #: True to revert the step, False to execute it.
@@ -70,7 +70,7 @@ class Call(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """The result of a function, and its stored text."""
+    """A function's result, and the text that is stored for it."""
 
     text: str
     #: The result, or `NOTHING` if it is decoded only when needed.
@@ -78,7 +78,7 @@ class StepResult(NamedTuple):
 
     @property
     def announced(self) -> Any:
-        """The value to announce, or None if it was not decoded because nothing listens for it."""
+        """The value to announce, or None if it was not decoded because there are no listeners."""
         return None if self.value is NOTHING else self.value
 
 
@@ -95,7 +95,7 @@ class Scheduler:
         self.steps: list[NodeState] = [node for node in self.nodes if node.step is not None]
         self.values: Final = Values(plan, self.nodes, codec, codec.decode(snapshot.flow.store))
         self.work: Final = UnitOfWork(snapshot.flow, codec, self.nodes)
-        #: The current time by the store's clock, which the engine sets before each `schedule`.
+        #: The current time by the store's clock. The engine sets it before each call to `schedule`.
         self.now: float = 0.0
         # True if everything must be reverted. Stays True until the flow is reset.
         self._reverting_all = False
@@ -103,8 +103,8 @@ class Scheduler:
         self._failed: dict[int, NodeState] = {}
         # The ready steps: highest priority first, then in flow order.
         self._ready: list[tuple[int, int]] = []
-        # `take_back` uses these to undo the last `schedule`: the earlier states, the nodes that started, and the
-        # earlier number of errors.
+        # `take_back` uses these to undo the last call to `schedule`: the previous states, the nodes that were started,
+        # and the previous number of errors.
         self._before: list[tuple[NodeState, tuple[Any, ...]]] = []
         self._begun: list[NodeState] = []
         self._errors_before = 0
@@ -129,7 +129,7 @@ class Scheduler:
         return self.work.state
 
     def failures(self) -> dict[str, Failure]:
-        """Return the failures of steps that have not run again since, by name."""
+        """Return the failures, by step name, of steps that have not run again since they failed."""
         failed = [self._failed[number] for number in sorted(self._failed)]
         return {node.name: node.failure for node in failed if node.failure is not None} | self._removed
 
@@ -154,13 +154,12 @@ class Scheduler:
         """
         if self.state not in _RESETTABLE:
             raise InvalidState(
-                f"flow {self._id!r} is {self.state} and cannot be reset; "
-                "only a flow that is SUCCESS, FAILURE or REVERTED can"
+                f"flow {self._id!r} is {self.state} and cannot be reset; the state must be SUCCESS, FAILURE or REVERTED"
             )
         for planned in self._plan.resets:
             node = self.nodes[planned.number]
             if node.state in _AT_WORK:
-                # The state of the flow after its job was discarded.
+                # This happens after the flow's job was discarded.
                 self.work.move(node, node.before_work, reason="cancelled")
             self.work.renew(node, "reset")
         self.work.move_flow(FlowState.PENDING, "reset")
@@ -172,13 +171,13 @@ class Scheduler:
         """Move the flow to RUNNING.
 
         Raises:
-            InvalidState: if the table does not allow the move.
+            InvalidState: if the transition is not allowed.
         """
         self.errors.clear()
         self.work.move_flow(FlowState.RUNNING)
 
     def resume(self) -> None:
-        """Handle the steps that the loaded state shows as interrupted, or as failed without a verdict."""
+        """Handle steps that were interrupted, or that failed without a verdict, before the flow was loaded."""
         for node in self.steps:
             if node.state is StepState.FAILURE and node.failure is not None and not self._options.never_resolve:
                 self._resolve(node, node.failure)
@@ -195,7 +194,7 @@ class Scheduler:
     # -- starting steps -----------------------------------------------------------------------------------------------
 
     def find_ready(self) -> None:
-        """Call the deciders of steps that became ready, and queue those that may run."""
+        """Call the deciders of newly ready steps, and queue the steps that may run."""
         # The list can grow during the loop, because skipping a step may make others ready.
         became_ready = self.work.became_ready
         for node in became_ready:
@@ -247,7 +246,7 @@ class Scheduler:
         return calls
 
     def take_back(self, seq: int) -> None:
-        """Undo the last `schedule`, whose changes, from number ``seq`` on, were stored but not announced."""
+        """Undo the last call to `schedule`. Its changes, numbered from ``seq``, were stored but not announced."""
         for node, saved in reversed(self._before):
             node.restore(saved)
             self.work.add(node)
@@ -289,7 +288,7 @@ class Scheduler:
         if not node.due:
             node.due = self.now + seconds
             return seconds
-        # Changing the clock must not make the wait longer.
+        # A change to the clock must not prolong the wait.
         return min(max(0.0, node.due - self.now), seconds)
 
     def _move_to_work(self, node: NodeState, state: StepState) -> None:
@@ -332,7 +331,7 @@ class Scheduler:
 
     def _finish_revert(self, node: NodeState, outcome: StepResult | Failure) -> None:
         if isinstance(outcome, Failure):
-            # Once a revert has failed, we revert nothing more.
+            # Once a revert has failed, we don't revert any other steps.
             node.revert_failure = outcome
             self.work.move(node, StepState.REVERT_FAILURE, result=outcome, text=outcome.encode())
             self.errors.append((node.name, outcome))
@@ -405,11 +404,11 @@ class Scheduler:
             return []
         retry.answered = intention
         after = [(self.nodes[node.number], Intention.REVERT) for node in self._plan.steps_after(retry.planned)]
-        # A retry that is already being reverted keeps being reverted.
+        # Keep reverting a retry that is already being reverted.
         keep = intention is Intention.RETRY and retry.intention is Intention.REVERT
         return after if keep else [(retry, intention), *after]
 
-    # -- the end ------------------------------------------------------------------------------------------------------
+    # -- ending the flow ----------------------------------------------------------------------------------------------
 
     def ending(self) -> FlowState:
         """Return the state that the flow would end in if it ended now.
@@ -455,9 +454,9 @@ def _joined(flow: str, failures: Sequence[tuple[str, Failure]]) -> BaseException
 
 
 def _skipped(plan: Plan, node: Node, values: Values, nodes: Sequence[NodeState]) -> list[int]:
-    """Call the deciders for ``node``. Return the nodes to skip, including ``node``, or none if all return true.
+    """Call the deciders for ``node``. If any of them returns false, return the nodes to skip, including ``node``.
 
-    A decider is not called if all the steps whose results it would receive were skipped.
+    A decider is not called if all the steps that would pass it their results were skipped.
 
     Raises:
         Exception: any error raised by a decider.

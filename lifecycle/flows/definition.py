@@ -1,9 +1,9 @@
-"""Flow definitions: tasks and the order in which they run. Nothing runs here.
+"""Flow definitions: tasks and the order in which they run. This module doesn't run them.
 
 A task is a function. Its parameters name the values it needs, and its own name becomes the name of its result. Names
 connect tasks the way they connect pytest fixtures. `linear` runs tasks one after another, `unordered` runs them all at
 the same time, and `graph` runs each task as soon as its arguments exist. A flow can contain tasks and other flows.
-Mistakes are reported when a flow is created or, if finding them takes the whole flow, when it is compiled.
+Mistakes are reported when a flow is created, or when it is compiled if they can only be found in the complete flow.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 #: The names that a step provides. Each is mapped to the part of the result that it names: a position, a key, or None
-#: for all of it.
+#: for the whole result.
 Provides: TypeAlias = "Mapping[str, int | str | None]"
 
 
@@ -174,11 +174,11 @@ class Task:
     ) -> Task | Callable[[Callable[..., Any]], Task]:
         """Set the function that reverts the task, and return the task. This is a decorator, with or without settings.
 
-        The function can have these parameters: ``result``, or the name that the task provides, for the task's result or
-        its `Failure`; ``failures``, a mapping from the name of each failed step to its `Failure`; and any parameter
-        that the task itself could have.
+        The function can have any parameter that the task itself could have. In addition, ``result``, or the name that
+        the task provides, receives the task's result or its `Failure`. ``failures`` receives a mapping from the name of
+        each failed step to its `Failure`.
 
-        A task that fails may already have done part of its work, so it is reverted too. Its revert then receives a
+        A failed task is also reverted, because it may already have done part of its work. Its revert receives a
         `Failure` instead of the result, so annotate the parameter with both types, as in ``result: str | Failure``.
 
         Args:
@@ -230,10 +230,10 @@ def task(  # `TaskSettings` has the parameters
 ) -> Task | Callable[[Callable[..., Any]], Task]:
     """Create a flow step from an async or synchronous function. Use this as a decorator, with or without settings.
 
-    A synchronous function runs in a thread, so it may block. At most 32 of them run at the same time in one `Flows`.
-    The thread sees the task's context variables. Since a thread cannot be stopped, the flow waits up to 5 seconds for
-    the function to return when the task is cancelled or exceeds its ``timeout``. A function that needs the event loop
-    must be async.
+    A synchronous function runs in a thread, so it may block. Each `Flows` runs up to 32 such functions at the same
+    time. They can read the task's context variables. Since a thread cannot be stopped, the flow waits up to 5 seconds
+    for the function to return when the task is cancelled or exceeds its ``timeout``. A function that needs the event
+    loop must be async.
 
     If you pass a task instead of a function, you get a copy of it with these settings changed.
 
@@ -242,8 +242,8 @@ def task(  # `TaskSettings` has the parameters
         name: The name of the task, which must be unique in its flow. By default, the function's name.
         provides: The name that other tasks use for the result. By default, the task's name. A list or tuple of names
             splits the result by position, and a set of names splits it by key. If None, the task provides nothing.
-        requires: Names that the task waits for in addition to its parameters. Those that the function accepts are
-            passed to it.
+        requires: Names that the task waits for in addition to its parameters. Any that the function accepts are passed
+            to it.
         rebind: A mapping from parameters to argument names, where they differ, or a sequence of argument names in
             parameter order.
         inject: Values for this task only. They take precedence over all others.
@@ -336,7 +336,7 @@ def _check_rebind(settings: _Checked, parameters: _Parameters) -> None:
     if unknown and not parameters.takes_any:
         takes = ", ".join(parameters.names) or "none"
         raise ValueError(
-            f"task {settings.name!r}: rebind names {unknown[0]!r}, which is not one of its parameters: {takes}"
+            f"task {settings.name!r}: rebind contains {unknown[0]!r}, which is not a parameter; parameters: {takes}"
         )
 
 
@@ -356,7 +356,7 @@ _OF_RETRIES = frozenset({"history", *_OF_REVERTS})
 
 
 class RetryStep:
-    """The retry of the flow ``flow``, as a step that runs before the flow's items."""
+    """A flow's retry, as a step that runs before the flow's items. ``flow`` is the flow's name."""
 
     name: str
     function: StepFunction
@@ -389,13 +389,13 @@ def _retry_function(fn: Callable[..., Any], rebind: Mapping[str, str]) -> StepFu
     return StepFunction(fn, arguments, frozenset(parameters.optional) - specials, specials)
 
 
-#: A step of a flow: a task, or the retry of the flow itself or of a flow nested in it.
+#: A step of a flow: a task, or a retry of the flow or of a nested flow.
 Step: TypeAlias = Task | RetryStep
 
 
 # -- patterns ----------------------------------------------------------------------------------------------------------
 
-#: Takes the results of the previous steps, by name, and returns whether to run the next item.
+#: A function that receives the previous steps' results, by name, and returns whether to run the next item.
 Decider: TypeAlias = "Callable[[dict[str, Any]], object]"
 
 #: An item of a flow.
@@ -416,7 +416,7 @@ class Depth(StrEnum):
 
 
 class Edge(NamedTuple):
-    """The order of two items, plus a condition for running ``after`` if a decider is set."""
+    """A link between two items that run in this order. If a decider is set, it decides whether ``after`` runs."""
 
     before: Item
     after: Item
@@ -440,8 +440,8 @@ class Flow:
     def when(self, u: Item, v: Item, decider: Decider | None = None, *, depth: str = Depth.ALL) -> Flow:
         """Run ``v`` after ``u``, and only if ``decider`` returns a true value. Return the flow.
 
-        The decider receives a dict with the results, by name, of all tasks that are linked to ``v`` with a decider,
-        except skipped ones. If any of these deciders returns a false value, ``v`` is skipped.
+        The decider receives a dict of results, by name, from all tasks that are linked to ``v`` with a decider and were
+        not skipped. If any of these deciders returns a false value, ``v`` is skipped.
 
         Args:
             u: The earlier item.
@@ -469,7 +469,7 @@ class Flow:
             raise FlowError(f"{self!r} has no order, so its items cannot depend on each other; use graph or linear")
         places = {id(each): place for place, each in enumerate(self.items)}
         if self.pattern == "linear" and places[id(u)] + 1 != places[id(v)]:
-            raise FlowError(f"in {self!r}, {v.name!r} does not follow right after {u.name!r}; use a graph")
+            raise FlowError(f"in {self!r}, {v.name!r} does not directly follow {u.name!r}; use a graph")
 
 
 def linear(name: str, *items: Item | Callable[..., Any], retry: Retry | None = None) -> Flow:
@@ -511,7 +511,9 @@ def _flow(pattern: str, name: Any, items: tuple[Any, ...], retry: Retry | None) 
     seen: set[int] = set()
     for each in members:
         if id(each) in seen:
-            raise FlowError(f"{each!r} occurs twice in {pattern} {name!r}; give a copy another name: task(…, name=…)")
+            raise FlowError(
+                f"{each!r} occurs twice in {pattern} {name!r}; use a copy with a different name: task(…, name=…)"
+            )
         seen.add(id(each))
     return Flow(pattern, name, members, retry=None if retry is None else RetryStep(retry, name))
 

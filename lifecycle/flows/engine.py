@@ -3,9 +3,9 @@
 The first phase is RESUMING. After that, SCHEDULING, WAITING and ANALYZING repeat. Each change is stored before it is
 announced, and before it causes a function call. A phase that doesn't call any functions shares a transaction with the
 next phase: RESUMING with the first SCHEDULING, ANALYZING with the next SCHEDULING, and the last ANALYZING with the
-flow's SUCCESS. A flow with one task therefore needs two transactions. If the flow is suspended before the changes from
-a SCHEDULING phase are announced, those changes are deleted from the store, and none of the steps that they would have
-started run. The decisions themselves are made in `decisions`.
+flow's SUCCESS. A flow with one task therefore needs two transactions. If the flow is suspended before a SCHEDULING
+phase's changes are announced, these changes are deleted from the store, and their steps do not run. The decisions
+themselves are made in `decisions`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Engine:
 
     plan: Plan
 
-    def __init__(  # a plan, its state, and its store
+    def __init__(  # the plan, its state, and the store
         self,
         plan: Plan,
         snapshot: Snapshot,
@@ -273,8 +273,8 @@ class Engine:
         """Encode a large result in a thread. Decode a copy only if the value is needed in memory."""
         try:
             text = await self._threads.call(partial(self._codec.encode, outcome))
-            # Listeners and retries need the value in memory. A custom codec may be unable to decode the value, and we
-            # have to find that out here.
+            # Listeners and retries need the value in memory. A custom codec may also fail to decode the value, which
+            # has to be detected here.
             decodes = self._has_listeners or call.node.kind == "retry" or type(self._codec) is not JSON
             value = await self._threads.call(partial(self._codec.decode, text)) if decodes else NOTHING
         except Exception as error:  # noqa: BLE001  # a failure of the task
@@ -365,9 +365,9 @@ def send(topic: str, data: Any = None) -> str:
     """Send an event from a task or its revert; `Flows.outbox` delivers it.
 
     The event is stored in the same transaction as the task's success, so a task that fails or is interrupted sends
-    nothing. The event may be delivered more than once, but always with the same id. The id is made up of the flow's id,
-    the task's name, a number that increases whenever the task starts from the beginning, and the event's number within
-    the task.
+    nothing. The event may be delivered more than once, but always with the same id. The id contains the flow's id, the
+    task's name and the event's number within the task. It also contains a number that increases each time the task
+    starts over.
 
     Returns:
         The event's id.
@@ -398,7 +398,8 @@ class Executor:
         # Passed to hooks as the sender.
         self._sender = sender
         self._running: dict[asyncio.Task[Any], Call] = {}
-        #: The calls that have finished but are not analyzed yet, each with its result, a `Failure` or `_CANCELLED`.
+        #: The calls that have finished but have not been analyzed yet, each with its result, a `Failure` or
+        #: `_CANCELLED`.
         self.finished: list[tuple[Call, Any]] = []
         #: Set when a function finishes or the flow is suspended.
         self.changed: Final = asyncio.Event()
@@ -415,7 +416,7 @@ class Executor:
 
     @property
     def is_busy(self) -> bool:
-        """True if any functions are running, or have finished but are not analyzed yet."""
+        """True if any functions are running, or have finished but have not been analyzed yet."""
         return bool(self._running or self.finished)
 
     def start(self, call: Call) -> None:
@@ -531,7 +532,7 @@ class Executor:
     def _give_up(self) -> None:
         for task, call in list(self._running.items()):
             _log.warning(
-                "flow %s: %s was cancelled but did not finish; abandoned it, to run it again when the flow resumes",
+                "flow %s: %s was cancelled but did not finish; it was abandoned, and runs again when the flow resumes",
                 self._flow,
                 call.node.name,
             )
@@ -539,7 +540,7 @@ class Executor:
 
     def _give_up_overdue(self, task: asyncio.Task[Any], seconds: float) -> None:
         if (call := self._running.get(task)) is not None:
-            _log.warning("flow %s: %s did not stop when it timed out; abandoned it", self._flow, call.node.name)
+            _log.warning("flow %s: %s did not stop after its timeout; it was abandoned", self._flow, call.node.name)
             self._abandon(task, Failure.of(_too_long(call.node.name, seconds)))
 
     def _abandon(self, task: asyncio.Task[Any], outcome: Any) -> None:

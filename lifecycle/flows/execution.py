@@ -4,10 +4,10 @@ This module does not await, read a clock or use a store. `decisions` makes every
 which checks the change against a table and collects the changes for one transaction.
 
 Each node counts the neighbors that it is waiting for, so that a change never requires walking the whole graph. A node
-is *done* when it and all nodes before it are finished; the nodes directly after it then wait for one node fewer. A node
-is *reverted* when neither it nor any node after it has anything left to undo; the nodes directly before it then wait
-for one node fewer. Whether a node is done depends on all earlier nodes, not only on its direct predecessors. A task
-inserted before a finished task therefore runs before the tasks that follow.
+is *done* when it and all nodes before it are finished, which reduces the counts of its direct successors. A node is
+*reverted* when neither it nor any node after it has anything left to undo, which reduces the counts of its direct
+predecessors. Whether a node is done depends on all earlier nodes, not only on its direct predecessors. A task inserted
+before a finished task therefore runs before the tasks that follow.
 """
 
 from __future__ import annotations
@@ -90,14 +90,14 @@ class NodeState:
         self.round: int = 0
         # The number of the last round that was reverted.
         self.undone: int = 0
-        # When a retry's wait before its next attempt ends.
+        # For a retry, when its next attempt may start.
         self.due: float = 0.0
         self.result: str | None = None
         self.value: Any = NOTHING
         self.failure: Failure | None = None
         self.revert_failure: Failure | None = None
         self.history: list[Attempt] = []
-        # The intention that a retry last set for the steps after it, in this process.
+        # For a retry, the intention that it last set for its steps in this process.
         self.answered: Intention | None = None
         # The number of direct predecessors that are not done.
         self.predecessors_left: int = 0
@@ -171,7 +171,7 @@ class NodeState:
         """The number in the idempotency key: the number of the first round since the node was last reverted.
 
         A failed attempt may already have had its effect, so the next attempt uses the same key unless a revert has
-        undone the effect. A retry has no effect of this kind, so each of its attempts has a new key.
+        undone the effect. A retry has no such effect, so each of its attempts gets a new key.
         """
         return self.round if self.kind == "retry" else self.undone + 1
 
@@ -200,8 +200,8 @@ class NodeState:
         """
         if row.kind != self.kind:
             raise FlowError(
-                f"{self.name!r} is a {self.kind} now, but was a {row.kind} when the flow was stored; give it "
-                "another name"
+                f"{self.name!r} is a {self.kind} now, but was a {row.kind} when the flow was stored; use a "
+                "different name"
             )
         self.state, self.intention = StepState(row.state), Intention(row.intention)
         self.attempt, self.round = row.attempt, row.round
@@ -265,13 +265,13 @@ class UnitOfWork:
             node.successors = tuple(nodes[number] for number in node.planned.successors)
         self.count(nodes)
 
-    # -- moves --------------------------------------------------------------------------------------------------------
+    # -- transitions --------------------------------------------------------------------------------------------------
 
     def move_flow(self, state: FlowState, reason: str = "") -> bool:
-        """Change the flow's state. Return False if the table ignores the move.
+        """Change the flow's state. Return False if the transition is ignored.
 
         Raises:
-            InvalidState: if the table does not allow the move.
+            InvalidState: if the transition is not allowed.
         """
         if not FLOWS.check(self._flow.id, self.state, state, reason):
             return False
@@ -292,7 +292,7 @@ class UnitOfWork:
         """Change a step's state.
 
         Raises:
-            InvalidState: if the step's table does not allow the move.
+            InvalidState: if the transition is not allowed.
         """
         old = node.state
         node.table.check(node.name, old, state, reason)
@@ -321,7 +321,7 @@ class UnitOfWork:
             self.move(node, StepState.PENDING, intention=Intention.EXECUTE, reason=reason)
 
     def restarted(self, node: NodeState) -> None:
-        """Record that a step interrupted by a crash starts again."""
+        """Record that a step interrupted by a crash is starting again."""
         self.add(node)
         kind, state = node.kind, node.state
         self._changes.append(Change(kind, node.name, state, state, None, "restarted", node.attempt, *self._next()))
@@ -348,7 +348,7 @@ class UnitOfWork:
     # -- readiness ----------------------------------------------------------------------------------------------------
 
     def count(self, nodes: list[NodeState]) -> None:
-        """Compute all counts again from the states of ``nodes``."""
+        """Recompute all counts from the states of ``nodes``."""
         for node in nodes:
             node.predecessors_left = sum(not each.done for each in node.predecessors)
             node.done = node.is_done()
@@ -393,16 +393,16 @@ class UnitOfWork:
 
     @property
     def is_open(self) -> bool:
-        """True if any changes or rows are not written yet."""
+        """True if any changes or rows have not been written yet."""
         return bool(self._dirty or self._changes)
 
     @property
     def pending(self) -> int:
-        """The number of changes that are not written yet, not counting rows."""
+        """The number of changes, excluding rows, that have not been written yet."""
         return len(self._changes)
 
     def take_back(self, seq: int) -> None:
-        """Have the next batch delete the stored changes from number ``seq`` on."""
+        """Have the next batch delete the stored changes, starting with number ``seq``."""
         self._taken_back = seq
 
     def drain(self) -> Batch | None:
@@ -457,8 +457,8 @@ class Values:
                 arguments[parameter] = value
             elif parameter not in function.optional:
                 raise MissingDependencies(
-                    f"{node.kind} {node.name!r} requires {name!r}, but no step before it provided that: the step that "
-                    "provides it was skipped, reverted, or returned too little"
+                    f"{node.kind} {node.name!r} requires {name!r}, but no earlier step provided it; its provider may "
+                    "have been skipped or reverted, or may have returned too few values"
                 )
         for name in function.specials:
             if name == "history":

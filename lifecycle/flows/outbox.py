@@ -31,7 +31,7 @@ __all__ = ["SENT", "Outbox", "SentEvent"]
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: The message that an event may be waiting for delivery.
+#: The message announcing that an event may be waiting for delivery.
 SENT = "sent"
 
 #: Seconds until a lease on an event expires.
@@ -40,8 +40,7 @@ _LEASE = 10.0
 _ROOM = 64
 #: Seconds after which the store is checked even if no message arrives.
 _LOOK = 5.0
-#: The number of deliveries without a result after which we suspect that the event crashes the process. From then on, it
-#: is delivered alone.
+#: After this many deliveries without a result, we suspect that the event crashes the process, and deliver it alone.
 _SUSPECT = 20
 #: The delay after a failed delivery.
 _AGAIN = Backoff(initial=0.5, maximum=60.0)
@@ -70,7 +69,7 @@ class _Flows(Protocol):
 
 
 class Outbox:
-    """A source for a router that delivers stored events sent by tasks; `Flows.outbox` creates it.
+    """A router source that delivers the events sent by tasks. Create it with `Flows.outbox`.
 
     Once an event has been delivered, it is deleted. If the delivery fails or no route handles the event, it is retried
     after half a second, and then at increasing intervals of up to a minute. After ``max_attempts`` failures, the event
@@ -149,14 +148,14 @@ class Outbox:
     async def _claim(self, limit: int) -> list[OutboxRow]:
         now = self._now()
         rows = await self._store.take(limit, now=now, until=now + _LEASE)
-        # Some of these events may still be ours, because our leases may have expired while the loop was blocked or the
-        # store could not be written to.
+        # This process may still be delivering some of these events, because our leases may have expired while the loop
+        # was blocked or the store could not be written to.
         return [row for row in rows if row.number not in self._under_way and row.number not in self._ended]
 
     async def _idle(self) -> None:
         """Wait until no deliveries are running.
 
-        To avoid blocking other processes, wait no longer than a lease lasts.
+        To avoid blocking other processes, this waits for at most one lease period.
         """
         if self._under_way:
             await asyncio.wait(list(self._under_way.values()), timeout=_LEASE)

@@ -62,7 +62,7 @@ class Node:
         self.step: Step | None = step
         self.successors: list[int] = []
         self.predecessors: list[int] = []
-        #: The retry that decides what happens when the step fails: that of the innermost enclosing flow that has one.
+        #: The retry that handles the step's failures. It belongs to the innermost enclosing flow that has a retry.
         self.retry: int | None = None
         #: The conditions that must be met for this node to run.
         self.conditions: list[Condition] = []
@@ -125,8 +125,8 @@ class Plan:
             given = ", ".join(sorted(known)) or "nothing"
             provided = ", ".join(sorted(self.providers)) or "nothing"
             raise MissingDependencies(
-                f"flow {self.name!r}: {'; '.join(missing)}; it was given: {given}; its tasks provide, only for "
-                f"later tasks: {provided}"
+                f"flow {self.name!r}: {'; '.join(missing)}; values passed to the flow: {given}; "
+                f"values that tasks provide to later tasks: {provided}"
             )
 
 
@@ -142,7 +142,7 @@ def _functions(step: Step) -> Iterator[tuple[str, StepFunction]]:
 
 
 def _arguments(step: Step) -> Iterator[tuple[str, str, bool]]:
-    """Yield the function, the name and whether it is optional, for each argument that is not injected."""
+    """For each argument that is not injected, yield the function, the name, and whether it is optional."""
     for where, function in _functions(step):
         for parameter, name in function.arguments.items():
             if name not in step.inject:
@@ -257,11 +257,11 @@ class _Compiler:
             yield node
 
 
-# -- the order of the items of one flow --------------------------------------------------------------------------------
+# -- the order of items within a flow ----------------------------------------------------------------------------------
 
 
 class Order(NamedTuple):
-    """Sorted items, and the places of the items directly after each of them."""
+    """Sorted items, and the places of each item's direct successors."""
 
     items: list[Item]
     edges: tuple[tuple[int, ...], ...]
@@ -283,7 +283,7 @@ def order_of(flow: Flow) -> Order:
 
 
 def _followers(flow: Flow) -> list[set[int]]:
-    """Return the places of the items that wait for each item of a graph."""
+    """For each item of a graph, return the places of the items that wait for it."""
     places = {id(item): place for place, item in enumerate(flow.items)}
     givers: dict[str, list[int]] = {}
     for place, item in enumerate(flow.items):
@@ -300,7 +300,7 @@ def _followers(flow: Flow) -> list[set[int]]:
 
 
 def _giver(flow: Flow, name: str, place: int, givers: list[int]) -> list[int]:
-    """Return a list of the one item in ``givers`` that provides ``name`` to the item at ``place``, or an empty list."""
+    """Return a list with the provider of ``name`` for the item at ``place``, or an empty list if there is none."""
     others = [giver for giver in givers if giver != place]
     if len(others) > 1:
         names = ", ".join(repr(flow.items[giver].name) for giver in others)
@@ -312,7 +312,7 @@ def _giver(flow: Flow, name: str, place: int, givers: list[int]) -> list[int]:
 
 
 def _sorted(flow: Flow, followers: list[set[int]]) -> Order:
-    """Sort the items so that each comes after those that it waits for, keeping the given order where possible."""
+    """Sort the items so that each one follows the items it waits for. Keep the given order where possible."""
     waiting = [0] * len(followers)
     for row in followers:
         for place in row:
@@ -354,7 +354,7 @@ def _provided_by(item: Item) -> set[str]:
 
 
 def _required_by(item: Item) -> set[str]:
-    """Return the names that an item requires or can use from outside."""
+    """Return the names that an item requires, or can use, from outside."""
     if isinstance(item, Task):
         return {name for _, name, _ in _arguments(item)}
     required: set[str] = set()

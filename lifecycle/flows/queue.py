@@ -34,7 +34,7 @@ __all__ = ["JOBS_TO_CLAIM", "Job", "JobQueue", "JobQueueState", "jobs_of"]
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: The message that a job for any flow may be available.
+#: The message announcing that a job for any flow may be available.
 JOBS_TO_CLAIM = "jobs"
 #: The maximum length of a flow name in a message.
 _LONGEST = 100
@@ -195,7 +195,7 @@ class JobQueue:
 
     @cached_property
     def now(self) -> Callable[[], float]:
-        """Return the time in seconds since the epoch, by the clock that all processes using this store share."""
+        """Return the time in seconds since the epoch, by the clock shared by all processes using this store."""
         return clock_of(self.flows.store)
 
     def state(self) -> JobQueueState:
@@ -203,8 +203,7 @@ class JobQueue:
         self.count.renew()
         return JobQueueState(repr(self.flows.store), dict(self.count.figures))
 
-    # -- for code that adds jobs
-    # ---------------------------------------------------------------------------------------
+    # -- adding jobs --------------------------------------------------------------------------------------------------
 
     async def enqueue(
         self,
@@ -261,7 +260,8 @@ class JobQueue:
         """Return jobs in the order in which they are claimed.
 
         Args:
-            states: ``UNCLAIMED``, ``CLAIMED``, ``COMPLETE``. By default, all jobs that are not complete.
+            states: The states to include: ``UNCLAIMED``, ``CLAIMED`` or ``COMPLETE``. By default, jobs that are not
+                complete.
             limit: The maximum number of jobs to return. By default, there is no limit.
             after: The last job of the previous page.
 
@@ -299,11 +299,11 @@ class JobQueue:
         """Delete complete jobs and their flows, and return the number of deleted jobs.
 
         Args:
-            older_than: The number of seconds that must have passed since a job was completed.
+            older_than: Only delete jobs that were completed at least this many seconds ago.
         """
         return await self.store.purge(before=self.now() - in_seconds("older_than", older_than, least=0))
 
-    # -- for workers ---------------------------------------------------------------------------------------------------
+    # -- claiming jobs ------------------------------------------------------------------------------------------------
 
     @overload
     async def claim(self, job: Job, who: str | None = None, *, lease: Duration = 30.0) -> Job: ...
@@ -392,8 +392,9 @@ class JobQueue:
     ) -> None:
         """Release the claim on a job.
 
-        Without ``error`` and ``after``, the job is due immediately, and the claim does not count as an attempt.
-        Otherwise, it does count, and the job becomes due after a delay or is discarded if it has no attempts left.
+        If you pass neither ``error`` nor ``after``, the job is due immediately, and the claim is not recorded as an
+        attempt. Otherwise, it is recorded, and the job becomes due after a delay or, if it has no attempts left, is
+        discarded.
 
         Args:
             job: The job returned by `claim`.
@@ -445,14 +446,14 @@ class JobQueue:
             found = await self._row(job.id)
             _check(found, JobState(change(found).state))
             if found.owner != owner:
-                raise ClaimLost(f"job {found.id!r} is claimed by {found.owner}, not by {owner}; pass that owner")
+                raise ClaimLost(f"job {found.id!r} is claimed by {found.owner}, not by {owner}; pass that owner's name")
             job.see(found)
         if job.outcome == DISCARDED:
             _log_discarded(job.row)
         self.flows.presence.notify(_end_of(job.id) if job.state is JobState.COMPLETE else jobs_of(job.flow))
 
     async def _write(self, job: Job, owner: str, row: JobRow) -> bool:
-        """Write ``row``. Return False if the claim does not belong to ``owner`` in the row that was last read."""
+        """Write ``row``. Return False if the claim did not belong to ``owner`` when the row was last read."""
         old = job.row
         if (old.state, old.owner) != (JobState.CLAIMED, owner):
             return False
@@ -464,7 +465,7 @@ class JobQueue:
     async def _row(self, id: str) -> JobRow:  # noqa: A002  # the natural name
         row = await self.store.get(id, now=self.now())
         if row is None:
-            raise FlowError(f"there is no job {id!r} in this store; pass the id that it was enqueued with")
+            raise FlowError(f"no job {id!r} exists in this store; pass the id that it was enqueued with")
         return row
 
 

@@ -114,7 +114,7 @@ class Change(NamedTuple):
 
 
 class TaskContext(NamedTuple):
-    """Describes a running task, retry or revert."""
+    """The context of a running task, retry or revert."""
 
     #: The flow's id.
     flow: str
@@ -161,7 +161,7 @@ class ItemInfo:
     attempt: int = 0
     #: The error raised by the step or its revert, or empty.
     error: str = ""
-    #: The flow's retry, if any, followed by its items, each after the items that it waits for.
+    #: The flow's retry, if any, followed by the flow's items in execution order.
     items: tuple[ItemInfo, ...] = ()
     #: For each item, the indexes of the items that directly follow it.
     follow: tuple[tuple[int, ...], ...] = ()
@@ -180,7 +180,7 @@ def _states(item: ItemInfo) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """Describes a flow that was started."""
+    """A snapshot of a flow that was started."""
 
     id: str
     name: str
@@ -193,7 +193,7 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class FlowsState:
-    """A snapshot of a `Flows`."""
+    """A snapshot of a `Flows` object."""
 
     #: The store that holds the flows.
     store: str
@@ -224,7 +224,7 @@ class StepRow(NamedTuple):
     history: str | None = None
     #: The last round that a successful revert or a reset has undone. The idempotency key is derived from it.
     undone: int = 0
-    #: When a retry's wait before its next attempt ends, by the store's clock. Otherwise 0.
+    #: For a retry, when its next attempt may start, by the store's clock. Otherwise 0.
     due: float = 0.0
 
 
@@ -270,7 +270,8 @@ class OutboxRow(NamedTuple):
     error: str = ""
 
 
-#: The error stored for an event whose last delivery has no result yet. A lease with an empty error means the same.
+#: The error stored for an event whose last delivery has no result yet. A leased event with an empty error has no result
+#: yet either.
 UNENDED = "its delivery began and never ended"
 
 
@@ -308,7 +309,7 @@ class Batch(NamedTuple):
     error: str = ""
     #: The events that successful steps have sent.
     sent: Sequence[OutboxRow] = ()
-    #: Stored changes with at least this number are deleted; 0 deletes none.
+    #: Stored changes with this number or a higher one are deleted. 0 deletes none.
     taken_back: int = 0
 
 
@@ -356,7 +357,7 @@ class JobRow(NamedTuple):
     epoch: int = 0
     #: When the claim expires.
     until: float = 0.0
-    #: The number of claims that count as attempts.
+    #: How many times the job was attempted.
     attempts: int = 0
     #: When the job becomes due. Until then, it can only be claimed by id.
     due: float = 0.0

@@ -1,4 +1,4 @@
-"""Retries, which decide whether a flow with a failed step is only reverted, or also tried again.
+"""Retries, which decide whether a failed flow is only reverted, or also run again.
 
 A retry runs before its flow's items. It can be any object with ``execute``, ``on_failure`` and, optionally, ``revert``.
 """
@@ -56,9 +56,9 @@ class Attempt(NamedTuple):
 class Retry(Protocol):
     """Decides what happens after failures in its flow. Like a task, it may have ``name``, ``provides`` and ``revert``.
 
-    Each function can have a parameter ``history``, for the attempts so far, and parameters that name other values.
-    ``execute`` may be async. ``on_failure`` must be synchronous, and must neither block nor have effects that need
-    reverting.
+    Each function can have a parameter ``history``, which receives the attempts made so far, and parameters that name
+    other values. ``execute`` may be async. ``on_failure`` must be synchronous, must not block, and must not have side
+    effects that need to be reverted.
     """
 
     @property
@@ -113,7 +113,7 @@ class Times(_Named):
         attempts: The maximum number of attempts, including the first.
         backoff: How long to wait before each attempt after the first: seconds, a `Backoff`, or a tuple ``(first wait,
             factor, longest wait)``. A suspended flow does not wait.
-        revert_all: After the last attempt, revert everything and not only this retry's flow.
+        revert_all: After the last attempt, revert everything instead of only this retry's flow.
         name: The name of the retry. By default, its flow's name followed by ``_retry``.
         provides: The name that the flow uses for the attempt number. By default, the number is not provided.
     """
@@ -145,7 +145,7 @@ class Times(_Named):
         return _verdict(retry=len(history) < self.attempts, revert_all=self.revert_all)
 
     def delay(self, history: Sequence[Attempt]) -> float:
-        """Return the seconds to wait before the attempt that follows ``history``."""
+        """Return how many seconds to wait before the attempt that follows ``history``."""
         return self.backoff.delay(len(history) - 1) if self.backoff and history else 0.0
 
 

@@ -44,7 +44,8 @@ __all__ = ["FlowLoader", "Run", "run_info", "step_view"]
 
 _log = logging.getLogger("lifecycle.flows")
 
-#: Seconds between checks on a flow in another process. Usually, a message from that process arrives earlier.
+#: Seconds between checks on a flow that another process is running. Usually, that process sends a message before the
+#: next check.
 _POLLING = Backoff(initial=0.1, maximum=5.0)
 #: The maximum number of engine states kept for a slow watcher. Older states are dropped.
 _BACKLOG = 1000
@@ -60,7 +61,7 @@ class FlowLoader:
     options: Options
     #: The processes that have the store open.
     presence: Presence
-    #: The threads that run plain functions.
+    #: The threads that run synchronous functions.
     threads: LoopThreads
 
     def plan(self, flow: Item | Plan, name: str) -> Plan:
@@ -158,8 +159,8 @@ class Run:
     """A flow that was started or recovered, returned by `Flows.start` and `Flows.recover`.
 
     Await a run to get the values that the flow's tasks provided, by name. If the flow failed, this raises the task's
-    error, an ``ExceptionGroup`` if there were several, or `StepFailed` if the program was restarted in the meantime. If
-    the flow is suspended, the wait continues.
+    error, an ``ExceptionGroup`` if there were several, or `StepFailed` if the program was restarted in the meantime.
+    While the flow is suspended, this keeps waiting.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class Run:
         self._look_again = asyncio.Event()
         # True if another process is waiting for this run to stop.
         self._followed = False
-        # This function is called when the run starts and when it stops.
+        # Called when the run starts and when it stops.
         self._on_change = on_change
         self._engine: Engine | None = None
         # True if this process has taken the flow and may write to it.
@@ -184,8 +185,7 @@ class Run:
         self._task: asyncio.Task[None] | None = None
         # The error that stopped the run, other than a failed task.
         self._error: BaseException | None = None
-        # A tuple with the ``cancel_after`` that was passed when suspension was requested, or None if it was not
-        # requested.
+        # The ``cancel_after`` of the requested suspension, in a tuple, or None if no suspension was requested.
         self._suspend_after: tuple[float | None] | None = None
         # Notified after any change.
         self._changed = Condition()
@@ -197,7 +197,7 @@ class Run:
     def __repr__(self) -> str:
         return f"<Run {self.name!r} {self.id!r}: {self.state}>"
 
-    # -- its state ----------------------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> FlowState:
@@ -231,7 +231,7 @@ class Run:
 
     @property
     def stopped(self) -> bool:
-        """True if an error other than a failed task stopped the run. The run can then be resumed."""
+        """True if the run was stopped by an error other than a failed task. Such a run can be resumed."""
         return not self.running and self._error is not None
 
     @property
@@ -240,7 +240,7 @@ class Run:
         return self.stopped and not self._stored
 
     def info(self) -> RunInfo:
-        """Return a record of the run and its flow's structure. `lifecycle.observe.mermaid.flow` can draw it."""
+        """Return a snapshot of the run and its flow's structure. To draw it, use `lifecycle.observe.mermaid.flow`."""
         error = "" if self._error is None else error_text(self._error)
         return run_info(self._plan.flow, self._row._replace(state=self.state, error=error), self.steps)
 
@@ -294,7 +294,7 @@ class Run:
 
         Raises:
             FlowError: if the id belongs to a different flow, or if the `Flows` were closed first.
-            JournalError: if the store cannot be written.
+            JournalError: if the store cannot be written to.
         """
         while not self._stored:
             if self._error is not None:
@@ -313,8 +313,8 @@ class Run:
         """Stop starting tasks. Await the result to wait until no tasks are running.
 
         Tasks that are already running continue until they finish. If you pass ``cancel_after``, they are cancelled
-        after that many seconds, and run again when the flow is resumed. If the flow is not running, nothing changes. If
-        all of its tasks have finished, it ends instead of being suspended.
+        after that many seconds, and run again when the flow is resumed. If the flow is not running, this has no effect.
+        If all of the flow's tasks have finished, it ends instead of being suspended.
         """
         limit = in_seconds_or_none("cancel_after", cancel_after, least=0)
         if self.running:
@@ -349,8 +349,8 @@ class Run:
     async def again(self, flow: Item | None = None) -> None:
         """Run the flow again in the background. Finished steps are skipped, but a reverted flow starts over.
 
-        If you pass ``flow``, it replaces the flow's definition. Tasks with a known name keep their state, and new tasks
-        run.
+        If you pass ``flow``, it replaces the flow's definition. Tasks whose names are unchanged keep their state, and
+        new tasks run.
 
         Raises:
             InvalidState: if the flow is running.
@@ -363,7 +363,9 @@ class Run:
 
     def _check_idle(self) -> None:
         if self.running:
-            raise InvalidState(f"flow {self.id!r} is {self.state} and running; await run.suspend(), or await run")
+            raise InvalidState(
+                f"flow {self.id!r} is still running (state {self.state}); await run.suspend(), or await run"
+            )
 
     async def close(self) -> None:
         """Stop the run immediately, because its `Flows` is being closed."""
@@ -484,7 +486,7 @@ class Run:
 
     def _log_failure(self) -> None:
         if self._engine is not None and (error := self._engine.error()) is not None:
-            _log.warning("flow %s %r ends %s: %s", self.name, self.id, self.state, reason_of(error))
+            _log.warning("flow %s %r ended in state %s: %s", self.name, self.id, self.state, reason_of(error))
 
     def _stop(self, error: Exception) -> None:
         """Stop the run because of an error other than a failed task. The stored state stays unchanged."""

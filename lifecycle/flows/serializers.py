@@ -1,4 +1,4 @@
-"""Converts values to and from the text that stores keep."""
+"""Conversion between values and the text that stores contain."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ class JSON:
 _ADVICE = "return plain data, or pass Flows a codec that supports it"
 #: The maximum number of characters of a value to show in errors.
 _SHORT = 60
-#: The number of characters that can be encoded in a few milliseconds, and the equivalent number for each value.
+#: The number of characters that can be encoded in a few milliseconds, and the number of characters to add for each
+#: value.
 _LARGE, _PER_VALUE = 256 * 1024, 16
 _PLAIN = (int, str, float, bool, type(None))
 _KNOWN = (*_PLAIN, list, tuple)
@@ -172,12 +173,12 @@ def _short(value: Any) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether ``value`` is immutable, so that it need not be copied."""
+    """Return whether ``value`` is immutable and therefore does not need to be copied."""
     return type(value) in _PLAIN
 
 
 def keep(codec: Codec, value: Any) -> tuple[str, Any]:
-    """Return the text of ``value``, and the value decoded from it, which is what tasks would see after a crash."""
+    """Return the text of ``value``, and the value decoded from it, as tasks would receive it after a crash."""
     text = codec.encode(value)
     if is_plain(value):
         return text, value

@@ -106,7 +106,7 @@ class Table(Generic[S]):
         ignored: Moves that can be requested without an error, but have no effect.
         cancelled: Moves that only happen on cancellation, including cancellation before the start or after a lost
             claim.
-        reset: States that only a reset moves to the initial state.
+        reset: States that return to the initial state only on a reset.
     """
 
     kind: str
@@ -138,7 +138,7 @@ class Table(Generic[S]):
         """Return True if ``old`` may move to ``new``, or False if the table ignores the move.
 
         Raises:
-            InvalidState: if the move is not allowed. The error shows both states and the legal moves.
+            InvalidState: if the move is not allowed. The error shows both states and the allowed moves.
         """
         if new in self.moves[old]:
             return True

@@ -212,7 +212,7 @@ async def test_an_argument_from_a_skipped_task_fails_the_flow(flows: Flows) -> N
     a, b = step("a", []), task(lambda: 1, name="b", provides="x")
     c = task(lambda x: x, name="c")
     run = flows.start(linear("f", a, b, c).when(a, b, lambda _: False, depth="step"))
-    with pytest.raises(MissingDependencies, match="task 'c' requires 'x', but no step before it provided that"):
+    with pytest.raises(MissingDependencies, match="task 'c' requires 'x', but no earlier step provided it"):
         await run
     assert (run.state, run.steps["c"].state) == ("FAILURE", "PENDING")
 

@@ -336,7 +336,7 @@ async def test_a_job_whose_owners_die_repeatedly_is_discarded(queue: JobQueue, c
         await clock.advance(1)
     assert await queue.claim() is None
     assert await job == "discarded"
-    assert "ended before completing it" in job.error
+    assert "but did not complete it" in job.error
 
 
 async def test_an_expired_claim_fences_the_flow_against_late_writes(queue: JobQueue, clock: Clock) -> None:

@@ -381,7 +381,7 @@ async def test_a_task_that_swallows_its_timeout_is_given_up(
         with pytest.raises(TimeoutError, match="task 'stubborn' took longer than 5 s"):
             await run
         assert run.state == "REVERTED"
-        assert "flow one: stubborn did not stop when it timed out; abandoned it" in caplog.text
+        assert "flow one: stubborn did not stop after its timeout; it was abandoned" in caplog.text
     finally:
         enough.set()
     await gone.wait()
@@ -526,7 +526,9 @@ async def test_an_unfinished_flow_cannot_be_reset(flows: Flows) -> None:
     run = flows.start(linear("f", held.task))
     await held.begun.wait()
     for asked in (run.reset(), run.again()):
-        with pytest.raises(InvalidState, match=r"is RUNNING and running; await run.suspend\(\), or await run"):
+        with pytest.raises(
+            InvalidState, match=r"is still running \(state RUNNING\); await run.suspend\(\), or await run"
+        ):
             await asked
     await run.suspend(cancel_after=0)
     with pytest.raises(InvalidState, match="is SUSPENDED and cannot be reset"):
@@ -585,7 +587,7 @@ async def test_the_failure_of_a_flow_is_logged(flows: Flows, caplog: pytest.LogC
         run = flows.start(linear("f", step("a", [], fails=1)), id="one")
         async for _ in run:
             pass
-    assert "flow f 'one' ends REVERTED: a is broken" in caplog.text
+    assert "flow f 'one' ended in state REVERTED: a is broken" in caplog.text
 
 
 async def test_a_run_whose_flow_was_taken_stops_and_writes_nothing(flows: Flows) -> None:

@@ -266,7 +266,7 @@ def expired(row: JobRow, *, now: float, flow: str = "") -> JobRow:
 
     ``flow`` is the state of the job's flow, if any.
     """
-    error = f"{row.owner} claimed it and ended before completing it"
+    error = f"{row.owner} claimed it but did not complete it"
     if row.attempts < row.max_attempts:
         return released(row, error)
     if flow in _DONE:
@@ -365,7 +365,7 @@ async def reset_failed(store: Store, id: str) -> None:  # noqa: A002  # the natu
     seen = (await store.load(id)).flow
     state = FlowState(seen.state)
     if state not in RESTARTABLE:
-        raise InvalidState(f"flow {id!r} is {state}; only a flow that is FAILURE or REVERTED can be reset")
+        raise InvalidState(f"flow {id!r} is {state} and cannot be reset; the state must be FAILURE or REVERTED")
     FLOWS.check(id, state, FlowState.PENDING, "reset")
     flow, steps = await store.take(id, "", seen=seen.epoch)
     now = time.time()

@@ -445,7 +445,7 @@ _EXPIRE = (
         state = CASE WHEN expired.final AND state NOT IN ('PENDING', 'SUCCESS', 'FAILURE', 'REVERTED')
             THEN 'FAILURE' ELSE state END
     FROM (SELECT id AS job, flow, attempts >= max_attempts AS final,
-        owner || ' claimed it and ended before completing it' AS words
+        owner || ' claimed it but did not complete it' AS words
         FROM lifecycle_jobs WHERE state = 'CLAIMED' AND until = -1) AS expired
     WHERE id = expired.job AND name = expired.flow""",
     """UPDATE lifecycle_jobs SET
@@ -454,7 +454,7 @@ _EXPIRE = (
             WHEN expired.done IN ('SUCCESS', 'REVERTED') THEN expired.done ELSE 'discarded' END,
         ended = CASE WHEN expired.final THEN :now ELSE ended END,
         error = CASE WHEN expired.final AND expired.done = 'SUCCESS' THEN ''
-            ELSE owner || ' claimed it and ended before completing it' END,
+            ELSE owner || ' claimed it but did not complete it' END,
         owner = '', token = '', until = 0
     FROM (SELECT j.number AS place, j.attempts >= j.max_attempts AS final, f.state AS done
         FROM lifecycle_jobs j LEFT JOIN lifecycle_flows f ON f.id = j.id AND f.name = j.flow

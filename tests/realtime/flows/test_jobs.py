@@ -92,7 +92,7 @@ async def test_jobs_of_a_dead_process_are_free_for_a_process_that_starts_later(t
     async with Flows(tmp_path / "flows.db") as flows:
         job = await JobQueue(flows).get("one")
         assert job.state is JobState.UNCLAIMED
-        assert "ended before completing it" in job.error
+        assert "but did not complete it" in job.error
 
 
 async def test_jobs_of_a_living_process_are_left_to_it(tmp_path: Path) -> None:
