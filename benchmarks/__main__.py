@@ -1,9 +1,9 @@
 """The command that runs the benchmarks: ``python -m benchmarks [--write | --check] [module ...]``.
 
 Without an option, it prints the figures. ``--write`` also stores them in ``benchmarks/figures.json`` and on the page
-``docs/reference/performance.md``. It keeps the stored figures of modules that you do not name. ``--check`` compares the
-figures with the stored ones. It exits with 1 if a figure is worse in two consecutive runs by more than the machine's
-noise. Figures without a limit are not compared.
+``docs/reference/performance.md``. Stored figures for other modules are kept. ``--check`` compares the figures with the
+stored ones. It exits with 1 if a figure is worse in two consecutive runs by more than the machine's noise. Figures
+without a limit are not compared.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ SUBJECT = "ev.bench.event"
 STREAM = "EVENTS"
 TEXT = "x" * 1000
 
-#: Seconds after which an event counts as lost.
+#: The number of seconds after which an event is considered lost.
 LIMIT = 60.0
 
 

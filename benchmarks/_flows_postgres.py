@@ -2,8 +2,8 @@
 
 Without arguments it prints the figures. The server is real and syncs to its disk. A job is one task that returns its
 argument. Each worker is a separate process that runs eight jobs at the same time. Workers connect first. Time is
-measured from the signal that starts them until the last job ends. Each of our jobs is a flow with stored steps, while
-procrastinate calls a function and stores its end. No round starts after 50 seconds.
+measured from the signal that starts them until the last job finishes. Each of our jobs is a flow with stored steps,
+while procrastinate calls a function and stores only its completion. No round starts after 50 seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["BARS", "figures", "missing"]
 
 JOBS, AT_ONCE, ROUNDS = 500, 8, 3
-#: Seconds after which no round begins, except the first, and the time limit of one case.
+#: The number of seconds after which no further round begins, and the time limit for one case.
 LIMIT, LONGEST = 50.0, 20.0
 PROCESSES = (1, 2, 4, 8)
 
@@ -110,13 +110,13 @@ def _a_second(server: Postgres, name: str, processes: int, jobs: int) -> float:
         for worker in workers:
             assert worker.stdout is not None
             if not worker.stdout.readline():
-                raise RuntimeError(f"a worker of {name} ended before it began")
+                raise RuntimeError(f"a {name} worker exited before it was ready")
         began = time.perf_counter()
         _tell(workers)
         with psycopg.connect(url, autocommit=True) as db:
             while db.execute(left).fetchone() != (0,):
                 if time.perf_counter() - began > LONGEST:
-                    raise TimeoutError(f"{processes} workers of {name} need more than {LONGEST:g} s for {jobs} jobs")
+                    raise TimeoutError(f"{processes} {name} workers needed more than {LONGEST:g} s for {jobs} jobs")
                 time.sleep(0.01)
         took = time.perf_counter() - began
         _tell(workers)

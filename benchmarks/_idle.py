@@ -62,7 +62,7 @@ def _read(terminal: int, *, until: bytes | None = None, settle: float = 30.0) ->
         if not readable:
             if until is None:
                 return
-            raise TimeoutError(f"{until!r} was not shown; shown: {seen!r}")
+            raise TimeoutError(f"the output did not contain {until!r}: {seen!r}")
         try:
             seen += os.read(terminal, 65536)
         except OSError:  # the other side is closed

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 __all__ = ["dashboard_cpu"]
 
 _WORKERS, _CHANGES = 1000, 1000
-#: Seconds of a round, the number of rounds with a page, and seconds between two memory samples.
+#: The duration of a round in seconds, the number of rounds with a page, and the seconds between two memory samples.
 _ROUND, _ROUNDS, _LOOK = 5.0, 4, 1.0
 #: The number of bursts of changes per second.
 _BURSTS = 50
 #: The number of changes per worker before the measurement, which exceeds the length of a history.
 _BEFORE = 40
 
-#: Reads and discards the page's data. It runs in a separate process, so its CPU time does not count.
+#: Reads and discards the page's data. It runs in a separate process, so its CPU time is not measured.
 _READER = """
 import socket, sys
 with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as there:

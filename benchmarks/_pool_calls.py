@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["calls"]
 
 ROUNDS = 21
-#: The number of attempts, of which the best counts. Each is short, so some run undisturbed even on a busy machine.
+#: The number of attempts. The best result is used. Attempts are short, so some run undisturbed even on a busy machine.
 TRIES = 7
 CALLS = 96
 ITEMS = 1000

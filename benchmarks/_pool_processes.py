@@ -119,7 +119,7 @@ async def _rss() -> float:
         return float(psutil.Process(await pool.call("pid")).memory_info().rss)
 
 
-# -- ending and replacing --------------------------------------------------------------------------------------------
+# -- stopping and replacing ------------------------------------------------------------------------------------------
 
 
 async def _recovery() -> float:

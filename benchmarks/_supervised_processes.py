@@ -30,7 +30,7 @@ COUNT = 100
 ROUNDS = 9
 #: The number of rounds with circus, which is small because circus checks its children only every five seconds.
 CIRCUS_ROUNDS = 3
-#: Seconds after which a missing child counts as failed.
+#: The number of seconds after which a missing child is considered failed.
 LIMIT = 60.0
 #: Seconds that a child runs before it is killed. runsv and supervisord do not treat an exit within the first second as
 #: a crash.
@@ -75,7 +75,7 @@ class _Trivial:
     @classmethod
     @contextmanager
     def at(cls, place: Path, name: str) -> Iterator[_Trivial]:
-        """Return a supervisor that keeps its files in ``place``."""
+        """Return a supervisor that stores its files in ``place``."""
         fifo, script = place / f"{name}.fifo", place / f"{name}.sh"
         os.mkfifo(fifo)
         script.write_text(f"echo $$ > {fifo}\nexec {' '.join(SLEEP)}\n")
@@ -151,7 +151,7 @@ def _undisturbed() -> Iterator[None]:
         gc.enable()
 
 
-# -- keeping ---------------------------------------------------------------------------------------------------------
+# -- memory and CPU usage --------------------------------------------------------------------------------------------
 
 
 def rss_over_supervisord() -> float:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "missing", "started"]
 
-#: Seconds within which a supervisor must end. By default, each ends its children sooner.
+#: The number of seconds within which a supervisor must exit. By default, each stops its children sooner.
 _ENDS = 30.0
 
 _SUPERVISORD = """

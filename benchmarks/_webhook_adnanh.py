@@ -63,4 +63,4 @@ def _port(process: subprocess.Popen[bytes]) -> int:
             if connection.status == psutil.CONN_LISTEN:
                 return int(connection.laddr.port)
         time.sleep(0.01)
-    raise RuntimeError(f"webhook ended with {process.returncode} and did not serve")
+    raise RuntimeError(f"webhook exited with status {process.returncode} before it accepted requests")

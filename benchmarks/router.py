@@ -292,7 +292,7 @@ def pyee_peer() -> Case:
 
 
 async def measure() -> dict[str, float | int]:
-    """Return all figures. The name of each figure states its ratio."""
+    """Return all figures. Each figure's name describes its ratio."""
     exact = Router()
     exact.handle("job/done", handler)
     tapped = Router()
@@ -327,7 +327,7 @@ async def measure() -> dict[str, float | int]:
     if importlib.util.find_spec("pyee"):
         figures["pyee_over_exact"] = await ratio(pyee_peer(), dispatching(exact), events=2000)
     if importlib.util.find_spec("bubus"):
-        # A separate process, because bubus prevents the loop from ending.
+        # A separate process, because bubus keeps the loop running.
         output = subprocess.run(  # noqa: ASYNC221  # nothing else is measured meanwhile
             [sys.executable, "-m", "benchmarks._bubus"], check=True, stdout=subprocess.PIPE
         )

@@ -39,7 +39,7 @@ STEP = 0.001
 ROUNDS = 15
 WRITES = 40
 BURST = 10_000
-# Seconds after which an unreported change counts as lost.
+# The number of seconds after which an unreported change is considered lost.
 PATIENCE = 10.0
 
 # Creates files as fast as possible: the first half in new directories, the second half in one directory.
@@ -72,7 +72,7 @@ def main() -> None:
     report("watch", results, BARS)
 
 
-# -- from the write to the event -------------------------------------------------------------------------------
+# -- delay -----------------------------------------------------------------------------------------------------
 
 
 def _median_latency(watching: Watching) -> float:
@@ -129,7 +129,7 @@ async def _router(directory: Path, tell: Callable[[Path], None], *, step: float 
         yield
 
 
-# -- what a burst loses ----------------------------------------------------------------------------------------
+# -- lost changes ----------------------------------------------------------------------------------------------
 
 
 def _burst_lost() -> int:

@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
             print(f"{finding.path}:{finding.line}: {finding.rule} ({advice}): {finding.sentence}")
     for each in (each for n, each in enumerate(exceptions) if not argv and n not in used):
         failed = True
-        print(f"pyproject.toml: the exception {each['phrase']!r} of {each['path']} is not needed; remove it")
+        print(f"pyproject.toml: the exception {each['phrase']!r} for {each['path']} is not needed; remove it")
     return int(failed)
 
 

@@ -86,8 +86,7 @@ class Spans:
         self._tracer = tracer
         # Event spans by delivery id.
         self._events: dict[int, _Event] = {}
-        # Events can be merged into a call that has not begun yet. These are their span contexts, by the id of that
-        # call.
+        # The span contexts of events merged into a call that has not begun yet, by the call's id.
         self._merged: dict[int, list[SpanContext]] = {}
         self._calls: dict[object, Span] = {}
         self._tasks: dict[object, _CurrentSpan] = {}
@@ -145,7 +144,7 @@ class Spans:
                 links.append(merged.span.get_span_context())
 
     def _known(self, delivery: Delivery) -> _Event:
-        """Return an event's span, and start one now for a merged call or for an event accepted before tracing began."""
+        """Return an event's span. Start one for a merged call, or if the event was accepted before tracing began."""
         known = self._events.get(delivery.id)
         if known is not None:
             return known
@@ -227,7 +226,7 @@ def _leave_later(left: dict[int, _CurrentSpan]) -> None:
 
 
 def _end(span: Span, error: BaseException | None, outcome: str = "") -> None:
-    """End ``span`` with ``outcome``, or with the one that ``error`` implies. Dropped events are not errors."""
+    """End ``span`` with ``outcome``, or with the outcome that ``error`` implies. Dropped events are not errors."""
     outcome = outcome or _outcome(error)
     span.set_attribute(_OUTCOME, outcome)
     if error is not None and outcome == "failed":

@@ -112,9 +112,9 @@ class Outcome:
 class Console:
     """Queries and commands for everything under the current lifetime, used with ``async with``.
 
-    While the console is open, the lifetime's routers have the built-in commands as well as their own. If the program
-    defines a command with the same name, it takes precedence. Events are read from the open `EventLog`; if there is
-    none, the console opens one.
+    While the console is open, the lifetime's routers also accept the built-in commands. A command that the program
+    defines takes precedence over a built-in command with the same name. Events are read from the open `EventLog`; if no
+    log is open, the console opens one.
     """
 
     def __init__(self) -> None:
@@ -238,22 +238,22 @@ class Console:
         Secrets in the source lines are masked.
 
         Raises:
-            LookupError: if no task has this name, or more than one does.
+            LookupError: if no task has this name, or several tasks do.
         """
         return masked(stacks(asyncio.get_running_loop()) if task is None else task_stack(find_task(task)))
 
     def lines(self, worker: str, count: int) -> list[str]:
-        """Return the last lines of the process with this name or path. At most 500 are kept.
+        """Return the last lines of output, at most 500, from the process with this name or path.
 
         Raises:
-            LookupError: if there is no such worker, several have the name, or its output is not read.
+            LookupError: if no worker or several workers match, or the worker's output is not read.
         """
         return recent_lines(self.lifetime, worker).last(count)
 
     def follow_lines(self, worker: str, count: int) -> AsyncGenerator[tuple[list[str], int]]:
-        """Yield the last ``count`` lines of a process, then new ones, with the number of lines lost before them.
+        """Yield a process's last ``count`` lines, then new lines, with the number of lines lost before each batch.
 
-        Restarts of the process do not end this. Raises the same errors as `lines`.
+        The iteration continues when the process restarts. It raises the same errors as `lines`.
         """
         return recent_lines(self.lifetime, worker).follow(count)
 
@@ -383,7 +383,7 @@ class _CommandQueue:
     async def command(self, line: str) -> Outcome:
         words = split(line)
         if not words:
-            raise ValueError("the line is blank; give a command, such as 'status'")
+            raise ValueError("the line is blank; enter a command, such as 'status'")
         router = self.router_for(words[0])
         if router is None:
             return Outcome(Verdict.UNKNOWN, error=self._unknown(words[0]))
@@ -404,7 +404,7 @@ class _CommandQueue:
     async def _run(self, work: Coroutine[Any, Any, Outcome], most: int = _RUNNING) -> Outcome:
         if len(self._running) >= most:
             work.close()
-            raise TooMany(f"{most} commands are running; wait for one of them to end")
+            raise TooMany(f"{most} commands are running; wait for one to finish")
         task = asyncio.create_task(work, name="a command from outside")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -483,7 +483,7 @@ def _diagram(lifetime: Lifetime, of: str) -> str:
         if str(run.id) == of:
             return mermaid.flow(run)
     raise LookupError(
-        f"{of!r} is neither a worker nor a flow; give 'system', 'lifetime', the name of a worker or the id of a flow"
+        f"{of!r} is neither a worker nor a flow; use 'system', 'lifetime', a worker's name or a flow's id"
     )
 
 

@@ -27,7 +27,7 @@ __all__ = ["ControlSocket"]
 _log = logging.getLogger("lifecycle.observe")
 
 #: The maximum length of a name, in bytes. The whole socket address, including its directory and suffix, is limited to
-#: about a hundred.
+#: about 100 bytes.
 _LONGEST = 64
 
 #: Matches a process id in a socket's file name.
@@ -91,7 +91,7 @@ class ControlSocket(Auxiliary):
         held.callback(file.remove)
 
     def _listen(self, held: AsyncExitStack) -> SocketFile:
-        """Listen under the requested name or, if it is taken, under that name with the process id appended."""
+        """Listen under the requested name or, if it is taken, under the name with the process id appended."""
         where = _make_directory()
         with _locked(where):
             _remove_stale(where)

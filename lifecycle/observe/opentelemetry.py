@@ -36,7 +36,7 @@ _NAME = "lifecycle"
 
 
 class _Flusher:
-    """Flushes ``provider`` in a thread, and waits at most ``seconds`` for it to finish."""
+    """Flushes ``provider`` in a thread, and waits at most ``seconds`` for the flush to finish."""
 
     def __init__(self, what: str, provider: Any, flush_timeout: Duration) -> None:
         self._what = what

@@ -1,6 +1,6 @@
-"""Copies a program's output to listeners. Streams are only replaced while there are listeners.
+"""Copying of a program's output to listeners. Streams are replaced only while there are listeners.
 
-While someone is listening, ``sys.stdout``, ``sys.stderr`` and the streams of log handlers are replaced by files that
+While there are listeners, ``sys.stdout``, ``sys.stderr`` and the streams of log handlers are replaced by files that
 also copy the text written to them. Output that a child process writes directly to the file descriptors is not captured.
 """
 
@@ -32,9 +32,9 @@ _FLUSH_TIMEOUT = 1.0
 class _Texts:
     """A bounded text queue. When it is full, it drops the oldest text and counts the dropped characters.
 
-    Any thread may add text, but only one thread takes it. We cannot use a lock here, because a signal handler may print
-    while the lock is held. If several threads add text at the same time, the length may be wrong until the queue is
-    empty.
+    Any thread can add text, but only one thread can remove it. We cannot use a lock here, because a signal handler may
+    print while the lock is held. If several threads add text at the same time, the length may be wrong until the queue
+    is empty.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Listener:
     def __init__(self) -> None:
         self._texts = _Texts()
         self._added = asyncio.Event()
-        #: Set while the reader has taken all text and is waiting for more.
+        #: Set while the reader has removed all text and is waiting for more.
         self.idle: asyncio.Event = asyncio.Event()
 
     @property
@@ -104,7 +104,7 @@ class Output:
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
         self._copies: list[_Copy] = []
-        # Text waiting for the loop to distribute it. `_scheduled` is true once the loop has been asked to do so.
+        # Text waiting for the loop to distribute it. `_scheduled` is true while the loop is due to do so.
         self._pending = _Texts()
         self._scheduled = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -125,7 +125,7 @@ class Output:
                 self._restore_streams()
 
     async def flush(self) -> None:
-        """Wait until all listeners have read the output so far, but at most one second."""
+        """Wait at most one second for all listeners to read the output so far."""
         self._pass_on()
         with suppress(TimeoutError):
             async with asyncio.timeout(_FLUSH_TIMEOUT):

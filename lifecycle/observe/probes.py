@@ -57,7 +57,7 @@ class Exposed(Protocol):
 
 
 class ProbeServer(Auxiliary):
-    """An An HTTP server for health probes and metrics. Pass it to `run`, preferably first.
+    """An HTTP server for health probes and metrics. Pass it to `run`, preferably first.
 
     - ``/livez`` returns 200 while the event loop runs. If the loop is blocked, the probe times out.
     - ``/readyz`` returns 200 once all mains and routers have started, and 503 as soon as the shutdown begins. Sources

@@ -1,4 +1,4 @@
-"""Finds the control sockets of running programs. Clients need to start quickly, so this module avoids slow imports.
+"""The control sockets of running programs. Clients need to start quickly, so this module avoids slow imports.
 
 A socket is in ``$XDG_RUNTIME_DIR/lifecycle`` if that variable is set. Otherwise, it is in
 ``$RUNTIME_DIRECTORY/lifecycle`` (a variable set by systemd) or in ``/tmp/lifecycle-UID``. Another user could create

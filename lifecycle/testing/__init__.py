@@ -96,7 +96,7 @@ async def running(router: Router) -> AsyncGenerator[Router]:
         task.cancel()
         await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # the error of the block is raised instead
+            task.exception()  # the block's own error is raised instead
         raise
     finally:
         started.cancel()

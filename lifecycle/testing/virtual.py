@@ -110,7 +110,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class Clock:
-    """The clock of a test in virtual time. If the loop is not a `VirtualLoop`, its methods raise RuntimeError."""
+    """The clock for a test in virtual time. If the loop is not a `VirtualLoop`, its methods raise RuntimeError."""
 
     def time(self) -> float:
         """Return the seconds since the test's loop was created."""
@@ -141,7 +141,7 @@ def _virtual_loop() -> VirtualLoop:
     loop = asyncio.get_running_loop()
     if not isinstance(loop, VirtualLoop):
         raise RuntimeError(  # noqa: TRY004  # the caller has passed no wrong value
-            f"a Clock needs a VirtualLoop, but this code runs in {loop!r}; request the fixture `clock` in a test that "
-            "pytest-asyncio 1.4 or newer or the plugin of anyio runs, or pass loop_factory=VirtualLoop"
+            f"a Clock needs a VirtualLoop, but this code runs in {loop!r}; use the fixture `clock` in a test "
+            "run by pytest-asyncio 1.4 or newer or by anyio's plugin, or pass loop_factory=VirtualLoop"
         )
     return loop

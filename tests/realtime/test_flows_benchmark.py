@@ -66,5 +66,5 @@ def test_a_case_on_postgres_that_fails_leaves_the_figures_null(
     assert _flows_postgres.figures(jobs=20, rounds=1) == dict.fromkeys(_flows_postgres.BARS)
     # If procrastinate is not installed, the worker exits before the time limit.
     errors = capsys.readouterr().err
-    without_peer = "a worker of procrastinate ended before it began"
-    assert ("need more than -1 s for 20 jobs" if find_spec("procrastinate") else without_peer) in errors
+    without_peer = "a procrastinate worker exited before it was ready"
+    assert ("needed more than -1 s for 20 jobs" if find_spec("procrastinate") else without_peer) in errors

@@ -20,7 +20,7 @@ _PYTEST = ("pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "standa
 
 
 def pythons(names: list[str]) -> dict[str, str]:
-    """Return the Python interpreters by version: ``names``, or one per minor version on the path or in pyenv."""
+    """Return Python interpreters by version: those in ``names``, or one per minor version on the path or in pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     installed = (map(str, pyenv.glob(f"3.{minor}.*/bin/python")) for minor in _MINORS)
     on_path = (found for minor in _MINORS if (found := shutil.which(f"python3.{minor}")))
@@ -50,7 +50,7 @@ class Environment:
         _uv("pip", "install", "--quiet", "--python", self.python, *packages)
 
     def run(self, *words: str, fails: int | None = 0) -> str:
-        """Run Python outside this directory, and return its output. ``fails`` is the expected status, None for any."""
+        """Run Python outside this directory, and return its output. ``fails`` is the expected status; None accepts any."""
         done = subprocess.run(
             [self.python, "-P", *words],
             check=False,

@@ -1,4 +1,4 @@
-"""Explains what happens to events with a given topic: which routes match, and what delays their handlers.
+"""Explanations of what happens to events with a given topic: which routes match, and what delays their handlers.
 
 `EventLog.explain` collects the facts, and this module formats them.
 """
@@ -93,7 +93,7 @@ class Explanation:
     #: Similar patterns and topics, if no route matches.
     near: tuple[NearMiss, ...]
     silent: tuple[Silence, ...]
-    #: Routes added with `Router.also`, which receive the event in addition.
+    #: Routes added with `Router.also`, which also receive the event.
     also: tuple[Match, ...] = ()
 
     @property
@@ -233,7 +233,7 @@ def _view_of(router: Any) -> _View | None:
     try:
         return _View(router)
     except Exception:  # noqa: BLE001  # a class in the program may raise anything
-        _log.exception("%r cannot be inspected; the explanation leaves it out", router)
+        _log.exception("%r cannot be inspected; the explanation omits it", router)
         return None
 
 

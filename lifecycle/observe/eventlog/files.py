@@ -34,8 +34,7 @@ _CLOSING = 2.0
 class LineFile:
     """A file to which lines are appended. It is rotated before a line would make it larger than ``max_bytes``.
 
-    At most ``backups`` older files are kept, of which ``path.1`` is the newest. The files are readable only by their
-    owner.
+    At most ``backups`` older files are kept; ``path.1`` is the newest. The files are readable only by their owner.
     """
 
     def __init__(self, path: Path, max_bytes: int, backups: int) -> None:
@@ -122,8 +121,8 @@ def _last_byte(path: Path) -> bytes:
 class Writer:
     """Writes finished events to a file in a thread.
 
-    A slow disk therefore delays neither the event loop nor the end of the program. Events that cannot be
-    written in time are lost and counted. Only the first loss is logged.
+    A slow disk therefore delays neither the event loop nor the program's exit. Events that cannot be written in time
+    are lost and counted. Only the first loss is logged.
     """
 
     def __init__(self, file: LineFile) -> None:
@@ -190,7 +189,7 @@ class Writer:
         self.lost += count
         if count and not self._logged:
             self._logged = True
-            _log.error("events are missing in %s: %s; the program continues (logged once)", self._file.path, why)
+            _log.error("events are missing from %s: %s; the program continues (logged once)", self._file.path, why)
 
 
 def _line(record: Record) -> bytes:

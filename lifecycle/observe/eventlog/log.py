@@ -61,11 +61,11 @@ class EventLogState:
 class EventLog(HookObserver):
     """A log of the program's last ``size`` events and their outcomes. Pass it to `run`, preferably first.
 
-    It records the events of all routers that run under its lifetime. Outside a lifetime, it records the routers that
-    run without one. See `Entry` for the data it keeps per event. If you pass ``path``, each finished event is also
-    written to that file as a line of JSON. This happens in a thread, so a slow disk does not delay events. Events that
-    cannot be written, for example because the disk is full, are lost and counted, and the first loss is logged. Before
-    the file exceeds ``max_bytes``, it is renamed to ``path.1``, and ``backups`` older files are kept.
+    It records the events of all routers that run under its lifetime. Outside a lifetime, it records the events of
+    routers that run without one. See `Entry` for the data it keeps per event. If you pass ``path``, each finished event
+    is also written to that file as a line of JSON. This happens in a thread, so a slow disk does not delay events.
+    Events that cannot be written, for example because the disk is full, are lost and counted, and the first loss is
+    logged. Before the file exceeds ``max_bytes``, it is renamed to ``path.1``, and ``backups`` older files are kept.
 
     Instead of passing the log to `run`, you can use ``async with``. Either way, it raises `OSError` if the file cannot
     be opened for writing. You can still read the entries after the log is closed.
@@ -148,7 +148,7 @@ class EventLog(HookObserver):
         records = self._recorder.all()
         if id not in records:
             raise LookupError(
-                f"the log has no event {id!r}: it keeps the last {self.size} of {self._recorder.seen} events so far"
+                f"the log has no event {id!r}: it keeps only the last {self.size} of {self._recorder.seen} events"
             )
         return trace_of(id, {number: record.entry() for number, record in records.items()})
 

@@ -183,7 +183,7 @@ class Record:
         self.at: float = at
         self.began: float | None = None
         self.ended: float | None = None
-        #: The delivery, while it lasts. After that, only the fields below are kept.
+        #: The delivery, until it finishes. After that, only the fields below are kept.
         self.delivery: Delivery | None = delivery
         self.what: EventOutcome = EventOutcome.QUEUED
         self.pattern: str | None = None if route is None else route.text
@@ -307,7 +307,7 @@ def _topic(delivery: Delivery) -> str:
 
 
 class Changes:
-    """The latest changes, numbered. They are shared by all followers, and stored only while there are any."""
+    """The latest changes, numbered and shared by all followers. They are stored only while there are followers."""
 
     __slots__ = ("_changed", "_followers", "_kept", "count", "ended", "followed")
 
@@ -412,7 +412,7 @@ class Following:
         raise StopAsyncIteration
 
     def ready(self) -> list[Entry]:
-        """Return the changed entries that are available without waiting, each of them once, in its current state."""
+        """Return the changed entries that are available without waiting, each once and in its current state."""
         found: list[Entry] = []
         while self._seen is not None and not self._left and (record := self._next(self._seen)) is not None:
             found.append(record.entry())
@@ -445,7 +445,7 @@ class Failure:
     #: Seconds since 1970.
     time: float
     error: str
-    #: How many seconds after the failure the source is restarted; None if it is not restarted.
+    #: The number of seconds from the failure until the source is restarted; None if it is not restarted.
     restart_in: float | None
 
 
@@ -468,7 +468,7 @@ class Routers:
         yield hooks.source_failed, self._on_source_failed
 
     def name(self, router: Any) -> str | None:
-        """Return the name of ``router``, or None unless the router or the caller runs under this lifetime."""
+        """Return the name of ``router`` if it or the caller runs under this lifetime, and None otherwise."""
         name = self.names.get(router)
         return component_name(router) if name is None and self._is_here() else name
 

@@ -128,7 +128,7 @@ class _Api:
     async def explain(self, request: web.Request) -> web.Response:
         topic = request.query.get("topic", "")
         if not topic:
-            raise Refused(400, "give the topic: /api/explain?topic=file/modified")
+            raise Refused(400, "the query must contain a topic: /api/explain?topic=file/modified")
         return json_response(self._console.events.explain(topic).to_dict())
 
     async def tasks(self, _: web.Request) -> web.Response:
@@ -246,7 +246,7 @@ def _lines(request: web.Request) -> tuple[str, int]:
     """Return the name of the worker and the number of lines from the request."""
     name = request.query.get("worker", "")
     if not name:
-        raise Refused(400, "give the worker: /api/logs?worker=web")
+        raise Refused(400, "the query must contain a worker: /api/logs?worker=web")
     return name, _count(request.query.get("lines", str(_DEFAULT_LIMIT)))
 
 
@@ -264,7 +264,7 @@ def _pattern(request: web.Request) -> str:
 def _count(text: str) -> int:
     """Parse a number from a request. It must be 1 or more."""
     if not text.isascii() or not text.isdigit() or len(text) > _DIGITS or not int(text):
-        raise Refused(400, f"{text[:40]!r} is not a positive number; give 1 or more")
+        raise Refused(400, f"{text[:40]!r} is not a positive number; use 1 or more")
     return int(text)
 
 

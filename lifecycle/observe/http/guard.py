@@ -71,7 +71,7 @@ class Guard:
 
     def __init__(self, host: str, token: str, *, free: Container[str] = ()) -> None:
         if not token or not token.isascii() or not token.isprintable() or " " in token:
-            raise ValueError("the token must be one word of printable ASCII; give one, or None to generate it")
+            raise ValueError("the token must be one word of printable ASCII; pass None to generate one")
         self._token = token.encode()
         self._free = free
         self._open = is_loopback(host)
@@ -83,8 +83,8 @@ class Guard:
         """Check a request. ``target`` is the path as the client sent it, and ``path`` is the route that it matches.
 
         Raises:
-            Refused: if the host, the origin or the token is wrong. The reason names the wrong one without revealing
-                the expected value.
+            Refused: if the host, the origin or the token is wrong. The reason names the failed check, not the
+                expected value.
         """
         if not target.startswith("/"):
             # If the target contained a host, it would override the Host header that we check.

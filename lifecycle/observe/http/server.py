@@ -191,12 +191,12 @@ async def json_object(request: web.Request, **kinds: type[Any]) -> dict[str, Any
     """Return the JSON object in the body. It must have fields with the given names and types.
 
     Raises:
-        Refused: if it does not, or cannot be read, with status 400, 408, 413, 415 or 501 and a reason.
+        Refused: if the body is invalid or cannot be read, with status 400, 408, 413, 415 or 501 and a reason.
     """
     if request.content_type != "application/json":
         raise Refused(415, "the body must be JSON; send Content-Type: application/json")
     if request.headers.get("Transfer-Encoding", "chunked").strip().lower() != "chunked":
-        raise Refused(501, "the only supported transfer coding is chunked; send the body without others")
+        raise Refused(501, "chunked is the only supported transfer coding")
     try:
         found = json.loads(await _body(request), parse_constant=_refuse_constant)
     except RecursionError:

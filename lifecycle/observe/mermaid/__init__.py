@@ -51,7 +51,7 @@ def signal(state: LifetimeState, *, label: Label | None = None, style: Style | N
         ValueError: if a style cannot be used in a diagram.
     """
     if not isinstance(state, LifetimeState):
-        raise TypeError(f"{state!r} is not a lifetime's state; give life.state(), for instance current().state()")
+        raise TypeError(f"{state!r} is not a lifetime's state; pass life.state(), for example current().state()")
     return state_diagrams.lifetime_diagram(state, Look.of(label, style))
 
 
@@ -90,11 +90,11 @@ def flow(state: RunInfo, *, label: Label | None = None, style: Style | None = No
         style: CSS per status, or a function that takes an item and returns the status whose style to use; see `system`.
 
     Raises:
-        TypeError: if ``state`` is not the record of a run.
+        TypeError: if ``state`` is not a run's record.
         ValueError: if a style cannot be used in a diagram.
     """
     if not isinstance(state, RunInfo):
-        raise TypeError(f"{state!r} is not the record of a run; give run.info(), or one of flows.state().runs")
+        raise TypeError(f"{state!r} is not a run's record; pass run.info(), or an element of flows.state().runs")
     look = Look.of(label, style)
     return graphs.chart(flow_graph(state, look), look)
 
@@ -124,4 +124,4 @@ def system(state: object, *, label: Label | None = None, style: Style | None = N
 
 def _check_worker(state: WorkerState) -> None:
     if not isinstance(state, WorkerState):
-        raise TypeError(f"{state!r} is not a worker's state; give worker.state(), or supervisor.state()")
+        raise TypeError(f"{state!r} is not a worker's state; pass worker.state() or supervisor.state()")

@@ -1,4 +1,4 @@
-"""Draws workers or a whole program as a ``graph TD``, reduced to a size that Mermaid accepts."""
+"""Diagrams of workers or of a whole program as a ``graph TD``, reduced to a size that Mermaid accepts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _PROGRAM: Final = ("lifetime", "router", "routes", "sources", "workers", "tree",
 #: characters.
 _LINES: Final = 540
 _CHARACTERS: Final = 40_000
-#: The maximum number of childless siblings per row. Invisible links place any more of them in the rows below.
+#: The maximum number of childless siblings per row. Invisible links move the remaining siblings to the rows below.
 _ROW: Final = 8
 
 #: The node shape for each kind.
@@ -139,7 +139,7 @@ def _fit(roots: Iterable[Node]) -> bool:
 
 
 def _merged(node: Node, calm: Container[tuple[str, ...]] | None) -> Node:
-    """Replace childless children of the same class by one node. With ``calm``, replace only the classes in it."""
+    """Replace childless children of the same class with one node. If set, ``calm`` lists the classes to replace."""
     alike = Counter(child.classes for child in node.children if not child.children)
     many = {each: number for each, number in alike.items() if number > 1 and (calm is None or each in calm)}
     kept = [_merged(child, calm) for child in node.children if child.children or child.classes not in many]
@@ -191,7 +191,7 @@ def _source_nodes(part: RouterParts, look: Look) -> list[Node]:
 
 
 def limited(records: Sequence[Any], node: Callable[[Any], Node], noun: str) -> list[Node]:
-    """Return a node for each of the first ``records``, and one node with the number of those that remain."""
+    """Return a node for each of the first ``records``, and one node with the number of remaining records."""
     nodes = [node(record) for record in records[:_MOST]]
     more = len(records) - len(nodes)
     return [*nodes, Node([f"{plural(more, noun)} more"], noun)] if more else nodes
@@ -272,7 +272,7 @@ def _contents(state: Any) -> Sequence[object]:
     if not callable(getattr(state, "state", None)) and any(hasattr(state, name) for name in _PROGRAM):
         return [getattr(state, name, None) for name in _PROGRAM]
     raise TypeError(
-        f"{state!r} is not part of a program; give the state() of a lifetime, a router, a worker, a supervisor or "
+        f"{state!r} is not part of a program; pass the state() of a lifetime, a router, a worker, a supervisor or "
         "flows, the routes() or sources() of a router, or a mapping or sequence of these"
     )
 

@@ -71,7 +71,7 @@ def router_lines(state: RouterState) -> list[str]:
 
 
 def route_lines(info: RouteInfo) -> list[str]:
-    """Return the route's pattern and handler, and how many events had which outcome."""
+    """Return the route's pattern and handler, and the number of events with each outcome."""
     return [info.pattern, info.handler, _outcomes(routed=info.routed, failed=info.failed, dropped=info.dropped)]
 
 
@@ -81,7 +81,7 @@ def source_lines(info: SourceInfo) -> list[str]:
 
 
 def run_lines(state: RunInfo) -> list[str]:
-    """Return the run's name, id, state and error, and how many of its items are in which state."""
+    """Return the run's name, id, state and error, and the number of its items in each state."""
     return [
         state.name,
         *([state.id] if state.id else []),

@@ -42,7 +42,7 @@ def worker_diagram(state: WorkerState, look: Look) -> str:
     statuses = sorted(TRANSITIONS)
     if now not in statuses:
         raise ValueError(
-            f"{now!r} of {state.name!r} is not a status of a worker; expected one of {', '.join(statuses)}"
+            f"worker {state.name!r} has the unknown status {now!r}; expected one of {', '.join(statuses)}"
         )
     body = [*_transitions("created", _worker_transitions()), *_note(now, look.lines(state, worker_lines(state)))]
     return _diagram(body, now, look.name(state, now), look)

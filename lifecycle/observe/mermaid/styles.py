@@ -58,17 +58,17 @@ class Look:
 
     @classmethod
     def of(cls, label: Label | None, style: Style | None) -> Look:
-        """Return the look that results from these settings.
+        """Return the look for these settings.
 
         Raises:
             TypeError: if a setting has the wrong type.
             ValueError: if a class is unknown, or its CSS cannot be used in a diagram.
         """
         if not (label is None or isinstance(label, str) or callable(label)):
-            raise TypeError(f"label={label!r}: give a heading, or a function from a record to the label of its node")
+            raise TypeError(f"label={label!r}: pass a heading, or a function that returns the label of a record's node")
         if not (style is None or isinstance(style, Mapping) or callable(style)):
             raise TypeError(
-                f"style={style!r}: give a mapping from class to CSS, or a function from a record to a class"
+                f"style={style!r}: pass a mapping from class to CSS, or a function that returns a record's class"
             )
         css = cast("Mapping[str, str]", style if isinstance(style, Mapping) else {})
         return cls(
@@ -100,7 +100,7 @@ def _known(name: str) -> str:
         ValueError: if it is not. The message lists the classes.
     """
     if name not in CLASSES:
-        raise ValueError(f"{name!r} is not a class of a diagram; use one of {', '.join(CLASSES)}")
+        raise ValueError(f"{name!r} is not a diagram class; use one of {', '.join(CLASSES)}")
     return str(name)
 
 
@@ -108,7 +108,7 @@ def _css(name: str, css: str) -> str:
     declarations = [each.strip() for each in re.split("[,;]", css) if each.strip()]
     if not declarations or not all(_DECLARATION.fullmatch(each) for each in declarations):
         raise ValueError(
-            f"{css!r} of {name!r} is not valid CSS in a diagram; give it in the form 'fill:#fee2e2,stroke:#dc2626'"
+            f"{css!r} of {name!r} is not valid CSS in a diagram; use the form 'fill:#fee2e2,stroke:#dc2626'"
         )
     return ",".join(declarations)
 

@@ -64,7 +64,7 @@ class App {
     requestAnimationFrame(() => this.drawNow());
   }
 
-  /** Draw after a message of the program, at most a few times per second. */
+  /** Draw after a message from the program, at most a few times per second. */
   drawSoon() {
     if (this.#due || this.#later) return;
     this.#later = setTimeout(this.draw, Math.max(0, this.#drawn + PACE - performance.now()));

@@ -7,7 +7,7 @@ import { bar, html, nothing, panel, repeat, status, svg } from "./parts.js";
 const HEIGHT = 30, PAD = 22, MOST = 24, WIDEST = 220;
 
 export class Flows {
-  // Layouts by flow. They are recomputed only when the structure of the flow changes.
+  // Layouts by flow. They are recomputed only when the flow's structure changes.
   #laid = new Map();
   #open = new Set();
   #closed = new Set();

@@ -60,7 +60,7 @@ export function quoted(word) {
   return /^[\w./@:+,=-]+$/.test(word) ? word : `"${word.replace(/[\\"]/g, "\\$&")}"`;
 }
 
-/** Return a function that tests whether a topic matches a pattern of the router: * ? [ ] in a segment, ** for any number of segments, names in braces. */
+/** Return a function that tests whether a topic matches a router's pattern: * ? [ ] in a segment, ** for any number of segments, names in braces. */
 export function matcher(pattern) {
   const text = pattern.trim().replace(/(^|\/)\{[^{}/:]+(:\*\*)?\}(?=\/|$)/g, (_, slash, deep) => `${slash}${deep ? "**" : "*"}`);
   if (!text || text === "**") return () => true;

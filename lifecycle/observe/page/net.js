@@ -37,14 +37,14 @@ export const token = {
     try {
       if (value) sessionStorage.setItem(KEY, value);
       else sessionStorage.removeItem(KEY);
-    } catch { /* the variable keeps it */ }
+    } catch { /* the variable still contains it */ }
   },
 };
 
 export async function ask(path, { body, signal, as } = {}) {
   const headers = {};
   const own = as ?? token.get();
-  // A header cannot contain all characters. A token with others is wrong anyway.
+  // Not all characters are valid in a header. A token with any others is wrong anyway.
   if (own) headers.Authorization = `Bearer ${/^[\x21-\x7e]+$/.test(own) ? own : "-"}`;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const answer = await fetch(path, {
@@ -84,7 +84,7 @@ export class Live {
 
   constructor(notify) {
     this.#notify = notify;
-    // A hidden page disconnects, which saves work in the program and connections of the browser.
+    // A hidden page disconnects, which saves the program work and frees a connection in the browser.
     document.addEventListener("visibilitychange", () => (document.hidden ? this.#restSoon() : this.#wake()));
   }
 
@@ -139,7 +139,7 @@ export class Live {
       clearTimeout(this.#silence);
       this.#abort = null;
       if (error.status === 401 && token.get()) {
-        // A restarted program may have another token, or need none for reading.
+        // A restarted program may use a different token, or require none for reading.
         token.set("");
         this.start();
         return;

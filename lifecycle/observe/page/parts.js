@@ -135,7 +135,7 @@ export class Rows {
     }
   }
 
-  /** Move between rows with the arrow keys. The button of the row gets the focus. */
+  /** Move between rows with the arrow keys. The row's button receives the focus. */
   #step = (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!step) return;

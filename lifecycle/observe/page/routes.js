@@ -14,7 +14,7 @@ export class Routes {
   }
 
   draw() {
-    // Routes of built-in commands, such as `command/[s]top`, are shown only after they were used.
+    // Routes of built-in commands, such as `command/[s]top`, are shown only once they have been used.
     const routes = this.app.store.of("route").filter((route) => route.routed || !LENT.test(route.pattern));
     const items = routes.filter((route) => `${route.pattern} ${route.handler}`.toLowerCase().includes(this.#filter));
     return panel("routes", "Routes", {

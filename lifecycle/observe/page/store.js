@@ -1,4 +1,4 @@
-// The state of the page: the nodes of the program, their changes, and the last events. All of them are bounded.
+// The page's state: the program's nodes, their changes, and the latest events. Each of these is limited in size.
 
 export const SAMPLES = 60;
 const MOST_ENTRIES = 2000;

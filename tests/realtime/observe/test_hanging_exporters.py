@@ -50,6 +50,6 @@ def test_a_hanging_disk_or_exporter_does_not_keep_a_program_running(tmp_path: ob
         [sys.executable, "-c", PROGRAM], cwd=str(tmp_path), capture_output=True, text=True, timeout=60, check=False
     )
     assert (ended.returncode, ended.stdout.splitlines()[-1]) == (0, "ended"), ended.stderr
-    assert "events are missing in events.jsonl: the disk is too slow" in ended.stderr
+    assert "events are missing from events.jsonl: the disk is too slow" in ended.stderr
     assert "could not send all spans within 0.1 s" in ended.stderr
     assert "forced to exit" not in ended.stderr
