@@ -33,7 +33,7 @@ _HEADLESS = (
 def browsing(
     url: str, profile: Path, *options: str, stdout: Any = subprocess.DEVNULL, stderr: Any = subprocess.DEVNULL
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run Chromium with ``url`` open. At the end, remove its processes and its ``profile``."""
+    """Run Chromium with ``url`` open. Afterwards, remove its processes and its ``profile``."""
     command = ["chromium", *_HEADLESS, *options, f"--user-data-dir={profile}", url]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, process_group=0) as browser:
         try:

@@ -58,10 +58,10 @@ def pytest_asyncio_loop_factories() -> Generator[None, LoopFactories, LoopFactor
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Check that no task is left when the test function has returned, because such a task has no owner."""
+    """Check that no tasks are left when the test function returns, because nothing would await them."""
     result = yield
     left = [task for loop in list(_loops) if not loop.is_closed() for task in asyncio.all_tasks(loop)]
-    # Generators that the loop is closing do not count, nor do fixtures that keep a server open.
+    # Ignore generators that the loop is closing, and fixtures that keep a server open.
     left = [task for task in left if not item.get_closest_marker("keeps_tasks")]
     if left:
         pytest.fail(f"{item.nodeid} left tasks behind: {left}")
@@ -90,7 +90,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the documentation build, which takes longest and runs in one process."""
+    """Start with the documentation build, which takes longest and runs in one process."""
     items.sort(key=lambda item: "built" not in getattr(item, "fixturenames", ()))
 
 
@@ -133,8 +133,7 @@ def no_leaks() -> Iterator[None]:
         gc.collect()
         left = {kind: now - before[kind] for kind, now in _held().items() if now - before[kind]}
         if not left:
-            # Like objects from before the first test, the objects that a test leaves (mostly modules) need no
-            # collection.
+            # Objects that a test leaves, mostly modules, need no collection either.
             gc.freeze()
             return
     pytest.fail(f"left behind: {left}")

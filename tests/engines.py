@@ -1,7 +1,7 @@
 """A real container engine for tests: Podman, with all its data in a temporary directory.
 
 The directory also contains its settings, so that clients of its socket need no arguments. The settings allow containers
-inside a virtual machine or a container: they use no systemd, no overlay and no bridge, and no limits above ours.
+inside a virtual machine or a container: they use no systemd, overlay or bridge, and do not raise our limits.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _NETWORK = '{"cniVersion": "0.4.0", "name": "alone", "plugins": [{"type": "loopb
 
 
 class Engine:
-    """Podman, which listens at `address`. Its only image is `IMAGE`, which contains busybox."""
+    """Podman, listening at `address`. Its only image is `IMAGE`, which contains busybox."""
 
     def __init__(self) -> None:
         # A socket's path must be short, so the directory is not below pytest's.
@@ -88,7 +88,7 @@ class Engine:
         self.socket.unlink(missing_ok=True)
         with (self.home / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                # The kernel kills the engine when this process ends for any reason.
+                # The kernel kills the engine when this process exits for any reason.
                 ["setpriv", "--pdeathsig", "KILL", "podman", "system", "service", "--time=0", self.address],
                 cwd=self.home,
                 env=self._env,
@@ -114,7 +114,7 @@ class Engine:
         """Build `IMAGE` from this machine's busybox."""
         path = self.home / "busybox.tar"
         busybox = shutil.which("busybox")
-        assert busybox is not None, "it is installed, or the test was skipped"
+        assert busybox is not None, "not installed, but the test was not skipped"
         with tarfile.open(path, "w") as tar:
             tar.add(Path(busybox).resolve(), "bin/busybox")
             for applet in subprocess.check_output([busybox, "--list"], text=True).split():
@@ -142,7 +142,7 @@ class Engine:
             check=False,
         )
         if done.returncode:
-            pytest.fail(f"podman {' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+            pytest.fail(f"podman {' '.join(words)} exited with {done.returncode}:\n{done.stdout}{done.stderr}")
 
     def _ping(self) -> str | None:
         with socket.socket(socket.AF_UNIX) as there:

@@ -8,7 +8,7 @@ __all__ = ["is_guard"]
 
 
 def is_guard(process: psutil.Process) -> bool:
-    """Return whether the process is the guard, which kills the others when the program is gone."""
+    """Return whether the process is the guard, which kills the program's other processes when the program exits."""
     try:
         return any(word.endswith("guard_main.py") for word in process.cmdline())
     except psutil.Error:

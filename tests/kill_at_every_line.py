@@ -1,8 +1,8 @@
 """Runs a program that is killed before each of its lines, one line further at each start.
 
-``python -m tests.kill_at_every_line PROGRAM MEMORY ARGUMENT…`` runs PROGRAM. Before a line of one of its functions that
-the file MEMORY does not list yet, it adds the line to MEMORY and kills itself with SIGKILL. When MEMORY lists all
-lines, the program runs to its end.
+``python -m tests.kill_at_every_line PROGRAM MEMORY ARGUMENT…`` runs PROGRAM. When it reaches a line of a function that
+is not yet listed in the file MEMORY, it adds the line to MEMORY and kills itself with SIGKILL. Once MEMORY lists all
+lines, the program runs to completion.
 """
 
 from __future__ import annotations

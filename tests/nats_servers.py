@@ -27,7 +27,7 @@ __all__ = ["LIMIT", "NatsProcess", "in_a_directory"]
 
 LIMIT = 30.0
 
-#: The kernel kills the server when this process, or the thread that started it, ends.
+#: The kernel kills the server when this process, or the thread that started it, exits.
 _WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 
 
@@ -58,7 +58,7 @@ class NatsProcess:
             assert time.monotonic() < end, self.log()
 
     def kill(self, how: int = signal.SIGKILL) -> None:
-        """End the server with the signal ``how``. It can be started again."""
+        """Stop the server with the signal ``how``. It can be started again."""
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(how)

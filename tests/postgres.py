@@ -146,7 +146,7 @@ class Postgres:
 
     def _run(self, name: str, *words: str, stdout: Any) -> subprocess.Popen[bytes]:
         path = program(name)
-        assert path is not None, "it is installed, or the test was skipped"
+        assert path is not None, "not installed, but the test was not skipped"
         # The kernel kills the server when this process ends for any reason.
         argv = ["setpriv", "--pdeathsig", "KILL"]
         if self._user is not None:

@@ -56,7 +56,7 @@ def test_without_the_client_the_extra_is_named() -> None:
     ],
 )
 def test_a_group_that_the_server_made_in_another_way_is_refused(got: dict[str, Any], setting: str) -> None:
-    """An older server ignores the setting. Only its response shows that."""
+    """An older server ignores the setting, and only its response reveals that."""
     as_asked = streams._consumer(GROUP)
     streams._compare_consumer(as_asked, GROUP)
     with pytest.raises(UnfitServer, match=rf"created the group 'g' with {setting}="):

@@ -12,7 +12,7 @@ from lifecycle.bridges.subjects import LONGEST, as_subject, as_token, as_topic, 
 from lifecycle.control import Pattern
 from lifecycle.errors import BridgeError, InvalidPattern, Unpublishable
 
-#: Characters that a server accepts, also in keys of a bucket.
+#: Characters that a server accepts, including in bucket keys.
 LEGAL = re.compile(r"ev(\.[A-Za-z0-9_=-]+)+").fullmatch
 
 #: A small alphabet, so that patterns often match topics, with some special characters.

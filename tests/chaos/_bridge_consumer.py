@@ -15,8 +15,8 @@ __all__ = ["GROUP", "main"]
 
 GROUP = "consumers"
 
-#: The number of failures after which an event becomes a dead letter. Kills do not count, so only poison events reach
-#: it.
+#: The number of failures after which an event becomes a dead letter. Kills are not failures, so only poison events
+#: become dead letters.
 TRIES = 3
 
 

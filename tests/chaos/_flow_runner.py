@@ -1,9 +1,9 @@
 """The process that runs flows until it is killed: ``python -m tests.chaos._flow_runner DIRECTORY STORE``.
 
-For each input line ``LIFE LAST``, it forks a child and prints how the child ended. Forking is faster than starting a
+For each input line ``LIFE LAST``, it forks a child and prints how the child exited. Forking is faster than starting a
 new process. The child resumes unfinished flows, alternately with `Flows.recover` and `Flows.start`, and starts new
 flows with the next numbers. Each effect is a line in the file ``effects``. If ``LAST`` is not 0, the child exits when
-all flows below that number have ended.
+all flows below that number have finished.
 """
 
 from __future__ import annotations

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["NAME", "WRITES", "main"]
 
 NAME = "chaos"
-#: The prefix of the keys. Each write has its own key.
+#: The prefix of the keys. Each write uses a separate key.
 WRITES = "writes"
 
-#: Seconds between two writes, and the longest delay of a write.
+#: The interval between writes and the longest delay of a write, in seconds.
 PAUSE, LATE = 0.02, 2.0
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SECRET = b"It's a Secret to Everybody"
 
-#: Requests with multiples of this number fail at the first attempt.
+#: Requests whose numbers are multiples of this number fail at the first attempt.
 UNLUCKY = 17
 
 

@@ -31,7 +31,7 @@ _claims: Counter[str] = Counter()
 
 
 async def _step() -> str:
-    """Record the claim under which this task runs. The file must not contain later records from an earlier claim."""
+    """Return the process id and the number of the claim under which this task runs."""
     await asyncio.sleep(random.random() * 0.03)
     flow = current_task().flow
     return f"{os.getpid()}:{_claims[flow]}"

@@ -156,10 +156,10 @@ class Storm:
             return await asyncio.create_subprocess_exec(*argv, *arguments, cwd=ROOT, stdout=pipe, stderr=log)
 
     async def _up(self, place: int) -> None:
-        """Wait until the consumer has reported that it is up. A signal that arrived earlier would end it without
-        cleanup.
+        """Wait until the consumer has reported that it is up.
 
-        A consumer that cannot connect to a server exits, and is restarted as a service would be.
+        A signal that arrives earlier would kill the consumer without cleanup. A consumer that cannot connect to a
+        server exits and is restarted, as a service would be.
         """
         async with asyncio.timeout(LIMIT):
             while True:
@@ -200,7 +200,7 @@ class Storm:
         await self.server.restart(after=self.chance.random())
 
     async def _calm(self) -> None:
-        """Stop the kills. Wait until the remaining events are handled and the consumers have ended cleanly."""
+        """Stop the kills. Wait until the remaining events are handled and the consumers have exited cleanly."""
         end = time.monotonic() + LIMIT
         while time.monotonic() < end:
             self._read()
@@ -223,7 +223,7 @@ class Storm:
 
 
 async def storm(seconds: float, *, seed: int, kills: int = 0) -> Result:
-    """Run for at least ``seconds``, and until the number of kills is reached."""
+    """Run for at least ``seconds``, and until the required number of kills is reached."""
     async with in_a_directory() as (directory, server):
         return await Storm(directory, server, seed).run(seconds, kills)
 

@@ -3,7 +3,7 @@
 Random flows with reverts, retries and deciders run in a process that is killed with SIGKILL at random moments, even
 while it starts. After each kill, a new process continues. At the end, each flow must have the same state and data as it
 would have had without kills. No task with a stored success may have run again, and the transition tables must allow
-each stored change. With ``--store postgres``, the flows are kept on a server, and the test kills that server too, or
+each stored change. With ``--store postgres``, the flows are stored on a server, and the test also kills that server or
 cuts its connections. The last line of the output is the result. The exit status is 0 on success.
 """
 
@@ -109,7 +109,7 @@ class Storm:
         await self.runner.wait()
 
     def _kill(self) -> None:
-        """End this run, unless it has already ended."""
+        """Kill this run's process, unless the run has already ended."""
         if self.pid:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -149,7 +149,7 @@ class Storm:
         self.database.forget_the_dead()
 
     async def _last_life(self) -> None:
-        """Stop the kills, and wait until every flow has ended."""
+        """Stop the kills, and wait until every flow has finished."""
         await self._start(self.result.flows)
         status = await self._heard("ended")
         self.pid = 0
@@ -204,12 +204,12 @@ async def _end(run: Run, *, exactly: bool) -> tuple[Any, ...]:
 
 
 async def storm(seconds: float, *, seed: int, kills: int = 0, store: str = "sqlite") -> Result:
-    """Run for at least ``seconds``, and until the number of kills that interrupted a flow is reached."""
+    """Run for at least ``seconds``, and until the required number of kills have interrupted a flow."""
     with tempfile.TemporaryDirectory() as directory:
         with closing(database(store, Path(directory) / "flows.db")) as kept:
             result = await Storm(Path(directory), seed, kept).run(seconds, kills)
             if isinstance(kept, OnServer):
-                print(f"the server was killed {kept.kills} times, and all connections cut {kept.cuts} times")
+                print(f"the server was killed {kept.kills} times, and all connections were cut {kept.cuts} times")
         return result
 
 

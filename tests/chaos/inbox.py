@@ -3,8 +3,8 @@
 The sender posts numbered signed requests. It repeats each request with the same id until a response arrives, and
 records the requests that were accepted with 202. The receiver is killed with SIGKILL at random moments, even while it
 starts, and started again. At the end, the receiver must have handled every accepted number and no rejected one. It may
-handle a number twice only if it was killed in between. The last line of the output is the result. The exit status is 0
-on success.
+handle a number twice only if it was killed between the two attempts. The last line of the output is the result. The
+exit status is 0 on success.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Storm:
         self.directory = directory
         self.chance = random.Random(seed)
         self.result = Result()
-        # The receiver's address. The future is not done while the receiver does not listen.
+        # The receiver's address. The future is pending while the receiver is not listening.
         self.url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.numbers = iter(range(1, 10**9))
         self.stopping = False
@@ -137,7 +137,7 @@ class Storm:
         self.result.kills += 1
 
     async def _last_life(self, senders: list[asyncio.Task[None]]) -> None:
-        """Stop the kills. Wait until the remaining messages are delivered and the receiver has ended cleanly."""
+        """Stop the kills. Wait until the remaining messages are delivered and the receiver has exited cleanly."""
         process = await self._start()
         try:
             await self._listening(process)
@@ -174,7 +174,7 @@ class Storm:
     async def _post(self, client: aiohttp.ClientSession, number: int) -> int:
         """Post with the same id until a response arrives, and return the response's status.
 
-        A request without a response may have been accepted, so a rejection after it proves nothing and is ignored.
+        A request without a response may have been accepted, so a later rejection proves nothing and is ignored.
         """
         body = str(number).encode()
         signature = hmac.digest(SECRET, body, hashlib.sha256).hex()
@@ -194,7 +194,7 @@ class Storm:
                 unanswered = True
             await asyncio.sleep(0.01)
 
-    # -- the end ---------------------------------------------------------------------------------------------------
+    # -- shutdown --------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
         for line in (self.directory / "handled").read_text().splitlines():
@@ -203,7 +203,7 @@ class Storm:
 
 
 async def storm(seconds: float, *, seed: int, kills: int = 0) -> Result:
-    """Run for at least ``seconds``, and until the number of kills is reached."""
+    """Run for at least ``seconds``, and until the required number of kills is reached."""
     with tempfile.TemporaryDirectory() as directory:
         return await Storm(Path(directory), seed).run(seconds, kills)
 

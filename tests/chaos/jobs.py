@@ -3,8 +3,8 @@
 Jobs are enqueued in one file, and four processes work on them. At random moments, a process is killed with SIGKILL and
 replaced, or stopped with SIGSTOP for longer than its lease and then continued. At the end, every job must have been
 completed once, and no process may have written to a flow after a different process had claimed it. With ``--store
-postgres``, the jobs are kept on a server, and the test kills that server too, or cuts its connections. The last line of
-the output is the result. The exit status is 0 on success.
+postgres``, the jobs are stored on a server, and the test also kills that server or cuts its connections. The last line
+of the output is the result. The exit status is 0 on success.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ __all__ = ["Result", "storm"]
 ROOT = Path(__file__).parents[2]
 
 WORKERS = 4
-#: The maximum number of jobs that are not complete.
+#: The maximum number of incomplete jobs.
 BACKLOG = 40
-#: Seconds within which the remaining jobs must be complete after the kills.
+#: The time limit, in seconds, for completing the remaining jobs after the kills.
 LIMIT = 90.0
 
 
@@ -165,7 +165,7 @@ class Storm:
         asyncio.get_running_loop().call_later(pause, _go_on, process)
 
     async def _calm(self, queue: JobQueue) -> None:
-        """Stop the kills. Wait until the remaining jobs are complete and the workers have ended cleanly."""
+        """Stop the kills. Wait until the remaining jobs are complete and the workers have exited cleanly."""
         for _, process in self.workers:
             _go_on(process)
         for life, process in self.workers:
@@ -220,7 +220,7 @@ class Storm:
         return ended, claims
 
     def _in_order(self, job: str) -> bool:
-        """Return whether each task succeeded once, and no claim wrote a result after a later claim had written one."""
+        """Return whether each task succeeded once and no claim wrote a result after a later claim had."""
         changes = self.database.rows(
             "SELECT seq, kind, new, result FROM lifecycle_flow_changes WHERE flow = %s ORDER BY seq", job
         )
@@ -241,7 +241,7 @@ async def storm(seconds: float, *, seed: int, kills: int = 0, store: str = "sqli
         with closing(database(store, Path(directory) / "jobs.db")) as kept:
             result = await Storm(Path(directory), seed, kept).run(seconds, kills)
             if isinstance(kept, OnServer):
-                print(f"the server was killed {kept.kills} times, and all connections cut {kept.cuts} times")
+                print(f"the server was killed {kept.kills} times, and all connections were cut {kept.cuts} times")
         return result
 
 

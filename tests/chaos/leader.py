@@ -1,9 +1,9 @@
 """Leaders that are killed and frozen: ``python -m tests.chaos.leader --seconds 60``.
 
 Three processes are candidates, and the leader writes. At random moments, a process is killed with SIGKILL, or frozen
-with SIGSTOP for longer than a lease. The server is killed as well. Some writes are delayed and check no clock. At the
-end, no write may come after the first write from a later term, and every acknowledged write must be stored. The last
-line of the output is the result. The exit status is 0 on success.
+with SIGSTOP for longer than a lease. The server is killed as well. Some writes are delayed and do not check the clock.
+At the end, no write may come after the first write from a later term, and every acknowledged write must be stored. The
+last line of the output is the result. The exit status is 0 on success.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Storm:
         await up(process, self._log)
 
     async def _freeze(self) -> None:
-        """Freeze the worker, usually for longer than its lease, so that another process leads before it continues."""
+        """Freeze the worker, usually for longer than its lease, so that another process becomes leader."""
         process = self._workers[self._victim()]
         process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(self.chance.random() * 3 * LEASE)
@@ -153,7 +153,7 @@ class Storm:
         self.result.freezes += 1
 
     def _victim(self) -> int:
-        """Return the leader in most cases, and otherwise any worker."""
+        """Return the leader in most cases, and any worker in the others."""
         if self.chance.random() < 0.2:
             return self.chance.randrange(WORKERS)
         last = [self._last_token(place) for place in range(WORKERS)]
@@ -169,7 +169,7 @@ class Storm:
         await self.server.restart(after=self.chance.random())
 
     async def _calm(self) -> None:
-        """Stop the kills, and wait until the workers have ended cleanly."""
+        """Stop the kills, and wait until the workers have exited cleanly."""
         for process in self._workers:
             process.terminate()
         async with asyncio.timeout(LIMIT):
@@ -185,7 +185,7 @@ async def start_worker(url: str, notes: Path, log: Path, *via: str, lease: float
 
 
 async def up(process: Process, log: Path) -> None:
-    """Wait until the worker has reported that it is up. A signal that arrived earlier would end it without cleanup."""
+    """Wait until the worker has reported that it is up. A signal that arrives earlier would kill it without cleanup."""
     assert process.stdout is not None
     async with asyncio.timeout(LIMIT):
         assert await process.stdout.readline(), log.read_text()[-5000:]
@@ -210,7 +210,7 @@ async def read(url: str) -> list[Write]:
 
 
 async def storm(seconds: float, *, seed: int, strikes: int = 0) -> Result:
-    """Run for at least ``seconds``, and until the number of ``strikes`` is reached."""
+    """Run for at least ``seconds``, and until there have been ``strikes`` strikes."""
     async with in_a_directory() as (directory, server):
         return await Storm(directory, server, seed).run(seconds, strikes)
 

@@ -1,4 +1,4 @@
-"""Files of KEY=VALUE lines, as python-dotenv reads them."""
+"""Files of KEY=VALUE lines, parsed the way python-dotenv does."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_a_diagram_of_another_flow_is_refused(file: Path, info: Said) -> None:
     assert "must have the form MODULE:ATTRIBUTE" in info("diagram", file, "--flow", "app", status=USAGE)[1]
 
 
-# -- asking ----------------------------------------------------------------------------------------------------------
+# -- requests --------------------------------------------------------------------------------------------------------
 
 
 async def test_running_process_suspends_and_resumes_a_flow(tmp_path: Path, info: Said) -> None:

@@ -168,7 +168,7 @@ def test_damaged_inbox_is_reported_as_damaged(file: Path, capsys: pytest.Capture
 
 
 def test_messages_of_a_dead_receiver_wait_and_can_be_replayed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The receiver was killed, so its lock is free, whatever state the file contains."""
+    """The receiver was killed, so its lock is free, regardless of the state in the file."""
     file.with_name("app.db-lock").touch()
     assert main(["inbox", "list", str(file)]) == 0
     assert "delivering" not in capsys.readouterr().out
@@ -178,7 +178,7 @@ def test_messages_of_a_dead_receiver_wait_and_can_be_replayed(file: Path, capsys
 def test_messages_of_a_receiver_are_known_by_any_path_of_the_file(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """If messages of a living receiver were released, they would be delivered twice."""
+    """Releasing a running receiver's messages would deliver them twice."""
     link = file.with_name("link.db")
     link.symlink_to(file)
     receiver = FileLock(lock_path(link))

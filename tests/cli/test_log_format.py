@@ -1,4 +1,4 @@
-"""``--log-format``: messages of the commands as text, or as JSON, one object per line."""
+"""``--log-format``: a command's messages as text, or as JSON with one object per line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def parsed_lines(text: str) -> list[dict[str, Any]]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Remove the handlers of the test runner, as in a separate program."""
+    """Remove the test runner's handlers, because a separate program would not have them."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     root.handlers[:] = []

@@ -57,7 +57,7 @@ def test_globs_follow_gitignore_rules(glob: str, path: str, matches: bool, cover
 
 
 def test_paths_out_of_reach_have_an_action() -> None:
-    """Files count as deleted if, for example, their directory loses its x permission."""
+    """Files are considered deleted if, for example, their directory loses its x permission."""
     with tempfile.TemporaryDirectory() as name:
         here = Path(name).resolve()
         (here / "shut").mkdir()

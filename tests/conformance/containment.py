@@ -112,7 +112,7 @@ class Refused(Exception):
 
 
 class Family:
-    """An app and its seven processes. Leaving the block ends all of them, whatever their state."""
+    """An app and its seven processes. Leaving the block kills all of them, whatever their state."""
 
     def __init__(self, level: str) -> None:
         self.level = level
@@ -192,7 +192,7 @@ class Family:
             if last:
                 return deaths
             last = over(deaths)
-        raise TimeoutError(f"after {LIMIT} s the end was not reported; dead: {sorted(deaths)}")
+        raise TimeoutError(f"the end was not reported within {LIMIT} s; dead: {sorted(deaths)}")
 
     def _ends_guard(self, deaths: dict[str, float]) -> bool:
         return "guard" in deaths or ("guard" not in self._fds and "app" in deaths)
@@ -202,7 +202,7 @@ class Family:
         return bool(select.select([self._app.stdout], [], [], 0)[0])
 
     def _end(self) -> None:
-        """End all processes through the pidfds that were opened when they reported. The guard ends by itself."""
+        """Kill all processes through the pidfds that were opened when they reported. The guard exits by itself."""
         for name, fd in self._fds.items():
             if name != "guard":
                 with suppress(ProcessLookupError):

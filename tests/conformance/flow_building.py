@@ -1,4 +1,4 @@
-"""Builds our flows from the descriptions in a case file. It rejects a file with anything unknown in it."""
+"""Builds our flows from the descriptions in a case file. A file that contains anything unknown is rejected."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def only(spec: Json, known: Collection[str], what: str) -> None:
         Unknown: with the unknown keys.
     """
     if not isinstance(spec, dict):
-        raise Unknown(f"{what} is {spec!r}, and not an object")
+        raise Unknown(f"{what} must be an object, got {spec!r}")
     if unknown := sorted(spec.keys() - known):
-        raise Unknown(f"{what} has {unknown}; known are {sorted(known)}")
+        raise Unknown(f"{what} has unknown keys {unknown}; expected {sorted(known)}")
 
 
 @dataclass
@@ -73,7 +73,7 @@ class World:
             return self._task(spec)
         only(spec, _FLOW, f"the flow {spec.get('name')!r}")
         if spec["type"] not in _PATTERNS:
-            raise Unknown(f"a flow of type {spec['type']!r}; known are {sorted(_PATTERNS)}")
+            raise Unknown(f"unknown flow type {spec['type']!r}; expected one of {sorted(_PATTERNS)}")
         items = [self.build(each) for each in spec["items"]]
         retry = _retry(spec["retry"]) if spec.get("retry") else None
         flow = _PATTERNS[spec["type"]](spec["name"], *items, retry=retry)
@@ -130,7 +130,7 @@ class World:
 
 
 def _rebind(spec: Json, does: Json) -> dict[str, str]:
-    """Map parameters to names. Names in a list belong to the parameters in order of use."""
+    """Map parameters to names. Names in a list are assigned to the parameters in the order in which they are used."""
     rebind = spec.get("rebind", {})
     if isinstance(rebind, dict):
         return rebind
@@ -177,7 +177,7 @@ def _as_json(value: Any) -> Any:
 
 def _retry(spec: Json) -> Any:
     if spec.get("kind") not in _RETRIES:
-        raise Unknown(f"a retry of kind {spec.get('kind')!r}; known are {sorted(_RETRIES)}")
+        raise Unknown(f"unknown retry kind {spec.get('kind')!r}; expected one of {sorted(_RETRIES)}")
     make, *own = _RETRIES[spec["kind"]]
     only(spec, {"kind", "name", "provides", *own}, f"a retry of kind {spec['kind']!r}")
     return make(**{name: value for name, value in spec.items() if name != "kind"})
@@ -200,7 +200,7 @@ class _Constant:
 
 @dataclass(frozen=True)
 class _Failing:
-    """A retry that fails. With ``nasty``, its revert fails too."""
+    """A retry that fails. If ``nasty`` is set, its revert also fails."""
 
     name: str | None = None
     provides: str | None = None

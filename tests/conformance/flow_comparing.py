@@ -23,7 +23,7 @@ EACH_EVENT_WRITTEN = "exact-if-each-event-is-its-own-write"
 
 
 def compared(outcome: Outcome, expected: Json, *, order: str, edited: bool) -> Iterator[str]:
-    """Yield the differences. An expected None is ignored. If ``edited``, failures may come from the store alone."""
+    """Yield the differences. An expected None is ignored. If ``edited``, failures may exist only in the store."""
     if expected["events"] is not None and not _same_order(outcome.events, expected["events"], order):
         yield f"events: expected {expected['events']!r}, got {outcome.events!r}"
     if expected["engine_states"] not in (None, outcome.engine_states):
@@ -52,7 +52,7 @@ def _same_order(ours: list[Json], theirs: list[Json], order: str) -> bool:
     if order in ("exact", EACH_EVENT_WRITTEN):
         return same_events(ours, theirs) or same_events(ours, _announced_after_the_phase(theirs))
     if order not in ("multiset", "priority-first"):
-        raise Unknown(f"the order {order!r}; known are exact, multiset, priority-first and {EACH_EVENT_WRITTEN}")
+        raise Unknown(f"unknown order {order!r}; expected exact, multiset, priority-first or {EACH_EVENT_WRITTEN}")
     if order == "priority-first" and _begun(ours) != _begun(theirs):
         return False
     mine, others = _by_step(ours), _by_step(theirs)

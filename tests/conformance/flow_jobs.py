@@ -36,7 +36,7 @@ async def check_job(case: Json, store: Store) -> list[str]:
     expires = any(op.split()[0] in ("claim_exp", "extend") for op in case["ops"])
     expected = case["redis"] if expires or "zookeeper" not in case else case["zookeeper"]
     if len(case["ops"]) != len(expected):
-        raise Unknown(f"{len(case['ops'])} operations, and {len(expected)} outcomes; there is one for each")
+        raise Unknown(f"{len(case['ops'])} operations, but {len(expected)} outcomes; expected one for each")
     async with Flows(store=store) as flows:
         stage = _Stage(flows)
         found = []
@@ -76,7 +76,7 @@ class _Stage:
         """Execute ``op``, and return its result in the format of the case file."""
         verb, *arguments = shlex.split(op)
         if verb not in _VERBS:
-            raise Unknown(f"the operation {op!r}; known are {sorted(_VERBS)}")
+            raise Unknown(f"unknown operation {op!r}; expected one of {sorted(_VERBS)}")
         try:
             return await _VERBS[verb](self, *arguments)
         except Unknown:

@@ -1,7 +1,7 @@
 """Plays the steps of one case with our engine and a store, and records each outcome in the case file's format.
 
 TaskFlow's engine compiles and prepares a flow, while our engine takes a compiled plan. The first step that needs our
-engine therefore creates it. It is created again after the store was edited.
+engine therefore creates it. It is created again after the store has been edited.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Stage:
         self._thrown = _error((expected or {}).get("raised") or {})
         op = step.get("op")
         if op not in _STEPS:
-            raise Unknown(f"a step {op!r}; known are {sorted(_STEPS)}")
+            raise Unknown(f"unknown step {op!r}; expected one of {sorted(_STEPS)}")
         known, method = _STEPS[op]
         only(step, known, f"the step {op!r}")
         return await getattr(self, method)(step)  # type: ignore[no-any-return]  # one of the methods below
@@ -135,7 +135,7 @@ class Stage:
                 steps[name] = _EDITS[op](steps[name], *arguments[1:])
             else:
                 raise Unknown(
-                    f"an operation {op!r} on the store; known are {sorted(_EDITS)}, (un)inject, set_flow_state"
+                    f"unknown store operation {op!r}; expected {sorted(_EDITS)}, (un)inject or set_flow_state"
                 )
         batch = Batch(_ID, flow.epoch, flow.state, flow.seq, 0.0, list(steps.values()), [], values)
         await self.store.commit(batch)
@@ -264,8 +264,7 @@ _STEPS = {
 }
 
 
-# -- edits of the store
-# ------------------------------------------------------------------------------------------------
+# -- edits of the store ------------------------------------------------------------------------------------------------
 
 
 def _save(row: StepRow, value: Json) -> StepRow:

@@ -67,14 +67,14 @@ async def _check(case: Json, store: str, directory: Path, others: Mapping[str, J
 async def _played(case: Json, store: Any) -> tuple[list[Outcome | None], list[str]]:
     """Return the outcome of each step, and violations of rules that apply to all cases."""
     if len(case["steps"]) != len(case["expected"]):
-        raise ValueError(f"{len(case['steps'])} steps, and {len(case['expected'])} outcomes; there is one for each")
+        raise ValueError(f"{len(case['steps'])} steps, but {len(case['expected'])} outcomes; expected one for each")
     async with store:
         stage = Stage(case, store)
         outcomes = [
             await stage.perform(step, expected) for step, expected in zip(case["steps"], case["expected"], strict=True)
         ]
         changes = await store.changes(stage.id, limit=_MANY)
-    # The history of a store that was edited has gaps.
+    # An edited store has gaps in its history.
     continuous = all(step["op"] != "storage" for step in case["steps"])
     return outcomes, [*illegal(changes, continuous=continuous), *stage.executed_too_often(changes)]
 
@@ -144,7 +144,7 @@ def main(path: str, store: str = "memory") -> int:
     file = json.loads(Path(path).read_text())
     for case in file.get("conductor_cases", ()):
         if case["id"] not in WORKED:
-            print(f"skipped {case['id']}: the file lacks the flow of the worker, or ours cannot be given it")
+            print(f"skipped {case['id']}: the file has no flow for the worker, or our worker does not support it")
     passed = failed = 0
     for name, play in plays(file):
         differences = play(store)

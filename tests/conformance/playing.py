@@ -105,7 +105,7 @@ class _Stage:
     # -- requests ---------------------------------------------------------------------------------------------------
 
     async def _in_turn(self) -> None:
-        """Wait as a caller of OTP's supervisor does, which starts and stops its children before it replies.
+        """Wait like a caller of OTP's supervisor, which starts and stops its children before it replies.
 
         OTP's supervisor executes pending restarts only after it has replied to the waiting callers.
         """
@@ -118,8 +118,7 @@ class _Stage:
         while not condition():
             if await anext(changes, _OVER) is _OVER:
                 return
-            # This is long enough for the supervisor to decide after a change, but too short for it to act on the
-            # decision.
+            # This is long enough for the supervisor to decide after a change, but too short to act on the decision.
             await asyncio.sleep(AT_ONCE / 10)
 
     def _any(self, *statuses: Status) -> bool:

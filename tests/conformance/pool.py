@@ -1,8 +1,8 @@
 """Replays recorded phase changes on our pool worker.
 
 ``python -m tests.conformance.pool FILE.json`` prints the differences. Its last line is ``N passed, M failed``. The
-format is that of ``tests/data/pool_transitions.json``: each of its ``vectors`` has a final phase, and ``steps`` with a
-phase and a reason each.
+format is that of ``tests/data/pool_transitions.json``. Each of its ``vectors`` has a final phase, and ``steps`` that
+each have a phase and a reason.
 
 Each sequence is compared with the transitions and reasons in our copy of that file. It is also compared with the phases
 that result from a worker's status, calls and health. A transition that only one of the two allows is a failure.
@@ -95,7 +95,7 @@ class Walk:
         entered = {to for point in self._points for to in moves(point) if to.phase is target is not self.phase}
         reasons = REASONS.get((self.phase, target), frozenset())
         if bool(entered) is not bool(reasons):
-            raise ValueError(f"the projection and the table do not agree on {self.phase} -> {target}")
+            raise ValueError(f"the projection and the table disagree on {self.phase} -> {target}")
         if reason not in reasons:
             raise InvalidTransition(f"{self.phase} -> {target} because of {reason!r}")
         self.length += 1

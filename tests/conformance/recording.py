@@ -29,7 +29,7 @@ def recorded(cases: list[Json]) -> list[Json]:
         terms.flush()
         ran = subprocess.run(["escript", str(_SCRIPT), terms.name], capture_output=True, text=True, check=False)
     if ran.returncode:
-        raise RuntimeError(f"case {len(ran.stdout.splitlines()) + 1} ended it: {ran.stderr}")
+        raise RuntimeError(f"case {len(ran.stdout.splitlines()) + 1} failed: {ran.stderr}")
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 

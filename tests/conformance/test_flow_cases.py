@@ -239,7 +239,7 @@ def test_a_suspension_is_announced_after_the_changes_stored_with_its_cause() -> 
     case = {"id": "own", "flow": flow, "order": "exact", "expected": [outcome]}
     case |= {"steps": [{"op": "run", "suspend_when": ["retry", "r", "RETRYING"]}]}
     assert flows.check(case) == []
-    # The event may be missing, but may not come after later events.
+    # The event may be missing, but must not come after later events.
     events.insert(4, events.pop(8))
     assert flows.check(case)
 

@@ -65,7 +65,7 @@ def spec(diary: Diary, child: Json, name: str | None = None) -> Spec:
 def _one_of(known: Json, value: Json) -> Json:
     """Return our counterpart of ``value``."""
     if value not in known:
-        raise ValueError(f"{value!r} is none of {[*known]}")
+        raise ValueError(f"{value!r} is unknown; expected one of {[*known]}")
     return known[value]
 
 
@@ -77,5 +77,5 @@ def _grace(child: Json) -> float:
     if shutdown == "brutal_kill":
         return 0
     if not isinstance(shutdown, int):
-        raise TypeError(f"{shutdown!r} is not a shutdown time; give milliseconds, 'infinity' or 'brutal_kill'")
+        raise TypeError(f"{shutdown!r} is not a shutdown time; use milliseconds, 'infinity' or 'brutal_kill'")
     return shutdown / 1000

@@ -1,4 +1,4 @@
-"""A registry that includes other registries has their commands, except those whose names it defines itself."""
+"""A registry that includes other registries inherits their commands, unless it defines the same names itself."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_an_own_command_takes_precedence_over_an_included_one() -> None:
     router.command("late", print, help="own")
     assert [(each.name, each.help) for each in router.commands] == [("early", "own"), ("late", "own")]
     included = router.commands.get("l")
-    assert included is not None, "what is not taken stays"
+    assert included is not None, "the remaining commands were lost"
     assert included.help == "built in"
     router.remove("command/late")
     assert router.commands.parse("late") == CommandEvent("late", ())

@@ -1,6 +1,4 @@
-"""Debouncing: each burst leads to one call, no event is lost, and no emitter is blocked. File events are also
-merged.
-"""
+"""Debouncing: one call per burst, no lost events, no blocked emitters, and merged file events."""
 
 from __future__ import annotations
 
@@ -45,8 +43,9 @@ class Bench:
 
 @pytest.fixture(params=["route", "alone"])
 async def made(request: pytest.FixtureRequest) -> AsyncIterator[Callable[..., Any]]:
-    """Return a function that takes settings and returns ``(send, close)``. Routes and `debounce` make the same
-    promises.
+    """Return a function that takes settings and returns ``(send, close)``.
+
+    Routes and `debounce` have the same guarantees.
     """
     if request.param == "route":
         router = Router()

@@ -375,7 +375,7 @@ async def test_passing_events_on_in_a_cycle_of_full_lanes_does_not_deadlock(cloc
         await router.emit(Event("a/b", 0))
         await clock.advance(40)
         assert len(handled) > 5
-        # An event is refused if it would wait for an event that waits for it. Handlers emit both events here.
+        # An event is rejected if it would wait for an event that is waiting for it. Here, handlers emit both events.
         assert len(refused) + router.state().failed > 0
         router.remove("a/b")
         await clock.advance(40)
@@ -530,7 +530,7 @@ async def test_restart_cancels_the_oldest_event_and_not_the_oldest_task(clock: C
     async with running(router):
         await router.emit(Event("other", 0))
         # Event 3 cancels event 1, whose handler takes two seconds to stop. After one second, the handler of `other`
-        # ends and frees the lane's oldest task, which then handles event 3.
+        # finishes and frees the lane's oldest task, which then handles event 3.
         for number in (1, 2, 3):
             await router.emit(Event("build", number))
             await clock.settle()
@@ -953,9 +953,7 @@ async def test_an_event_counts_although_a_tap_removes_its_route(
 
 
 async def test_an_event_that_waits_for_a_removed_route_counts(clock: Clock) -> None:
-    """The handler schedules a callback that reads the statistics after the handler ends, but before the emitter
-    continues.
-    """
+    """The handler schedules a callback that reads the statistics before the emitter continues."""
     router = Router(buffer=0)
 
     async def handler(_event: Event) -> None:

@@ -1,4 +1,4 @@
-"""The index and the route table return the right routes in the right order, whatever the order of registration."""
+"""The index and the route table return the right routes in the right order, regardless of registration order."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ async def test_every_kind_of_source_delivers_events(
     router.add_source(make())
     async with running(router):
         await clock.advance(1)
-        assert router.state().running  # the router keeps running after its sources have ended
+        assert router.state().running  # the router keeps running after its sources have finished
     assert recorder.topics == topics
 
 
@@ -370,7 +370,7 @@ async def test_a_source_with_close_delivers_its_buffer(clock: Clock) -> None:
 
 
 class AsyncClose:
-    """An object whose ``close`` closes a connection and has nothing to do with the source."""
+    """An object whose ``close`` closes a connection that is unrelated to the source."""
 
     async def run(self, emit: Any) -> None:
         await asyncio.Event().wait()
@@ -446,7 +446,7 @@ async def test_a_generator_is_closed_when_its_source_is_ended(clock: Clock) -> N
     assert log == ["closed"]
 
 
-# -- the life of a router ----------------------------------------------------------------------------------------
+# -- a router's lifecycle ----------------------------------------------------------------------------------------
 
 
 async def test_stop_drains_accepted_events(clock: Clock) -> None:
@@ -719,7 +719,7 @@ class Lodger:
 
 
 async def test_a_source_that_settles_is_exited_after_the_router_has_drained(clock: Clock) -> None:
-    """The source may need to tell its clients that it is stopping, for as long as its handlers run."""
+    """While its handlers run, the source may need to notify its clients that it is stopping."""
     router, source = Router(), Lodger()
 
     async def slow(_event: Event) -> None:
@@ -745,7 +745,7 @@ async def test_a_source_that_ends_before_its_router_is_exited_immediately(clock:
 
 
 class Accountant(ManualSource):
-    """A source that records the results of its deliveries when all of them have ended."""
+    """A source that records the results of its deliveries once all of them have finished."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -766,7 +766,7 @@ async def _take_a_second(_event: Event) -> None:
 
 @pytest.mark.parametrize("removed", [False, True])
 async def test_a_source_settles_when_all_its_events_have_ended(clock: Clock, removed: bool) -> None:
-    """Some of the events are handled while the router drains, after the source itself has ended."""
+    """Some of the events are handled while the router drains, after the source itself has finished."""
     router, source = Router(), Accountant()
     router.add_source(source)
     router.handle("a", _take_a_second)

@@ -51,7 +51,7 @@ class NumberedFlow:
         self._chance = Random(number)
         self._effect = effect
         self._count = 0
-        #: True if tasks never run at the same time. The tasks left undone are then always the same.
+        #: True if tasks never run at the same time. In that case, the same tasks are always left undone.
         self.sequential = self._chance.random() < 0.4
         self.flow = self._flow(f"flow_{number}", 0, None, [])
 
@@ -125,7 +125,7 @@ class NumberedFlow:
         return lambda history: (salt + sum(value for value in history.values() if isinstance(value, int))) % 3 > 0
 
     def _retry(self, provides: str, *, all_of_it: bool) -> Retry:
-        """Return a random retry. It can be one that reverts the whole flow only if ``all_of_it`` is true."""
+        """Return a random retry. It can revert the whole flow only if ``all_of_it`` is true."""
         kind = self._chance.randrange(8)
         revert_all = all_of_it and self._maybe(0.3)
         if kind == 0:
@@ -140,7 +140,7 @@ class NumberedFlow:
 
 
 def _asking(fn: Any, names: Sequence[str]) -> None:
-    """Give ``fn`` the optional parameters ``names``."""
+    """Add the optional parameters ``names`` to ``fn``."""
     kind = inspect.Parameter.KEYWORD_ONLY
     fn.__signature__ = inspect.Signature([inspect.Parameter(name, kind, default=None) for name in names])
 
@@ -166,9 +166,9 @@ class _Stubborn:
 def left_of(steps: Mapping[str, StepView], state: str, *, exactly: bool) -> dict[str, str]:
     """Return the result of each step of a flow that reached ``state``.
 
-    Unless ``exactly`` is true, a step that did not begin and a step that was undone count as the same. If two tasks run
-    at the same time, the first to end decides whether later tasks are skipped before the flow is undone, and a crash
-    may change which one is first. A skipped task therefore counts as undone in a flow that did not succeed.
+    Unless ``exactly`` is true, a step that did not begin and a step that was undone are considered equal. If two tasks
+    run at the same time, the first to finish decides whether later tasks are skipped before the flow is undone. A crash
+    can change which task finishes first. In a flow that did not succeed, a skipped task is therefore considered undone.
     """
     return {name: str(view.state) if exactly else _left(view, state) for name, view in sorted(steps.items())}
 

@@ -130,7 +130,7 @@ class StoredFlow:
 
 
 def run(kept: StoredFlow, *, writes: int | None = None, watch: Any = None) -> bool:
-    """Run a scheduler to its end, or kill it after ``writes`` writes. Return whether it reached its end."""
+    """Run a scheduler to completion, or kill it after ``writes`` writes. Return whether it completed."""
     left = count() if writes is None else iter(range(writes))
     scheduler = kept.scheduler()
     for _ in _phases(kept, scheduler):

@@ -38,12 +38,13 @@ def step(name: str, log: list[str]) -> Task:
     return task(lambda: log.append(name), name=name).revert(lambda: log.append(f"-{name}"))
 
 
-# -- a flow that was changed between a crash and the resumption -----------------------------------------------------
+# -- a flow that changed between a crash and the resumption ---------------------------------------------------------
 
 
 async def changed(reopened: Callable[[], Flows], before: list[str], after: list[str]) -> list[str]:
-    """Return the steps that run if a flow begins as ``before``, is suspended after its first task, and resumes as
-    ``after``.
+    """Return the steps that run when a flow changes while it is suspended.
+
+    The flow starts as ``before``, is suspended after its first task, and resumes as ``after``.
     """
     log: list[str] = []
     async with reopened() as flows:

@@ -1,6 +1,4 @@
-"""Changes to the system clock while flows and jobs run: no work is lost, and no work waits for a time on the old
-clock.
-"""
+"""Changes to the system clock while flows and jobs run: no work is lost or waits for a time on the old clock."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ async def test_setting_the_clock_does_not_end_claims(
     step(seconds)
     assert (await queue.get("one")).state == "CLAIMED"
     async with reopened() as later:
-        # A file that is opened after the clock was set is still consistent.
+        # A file that is opened after the clock has been set is still consistent.
         assert abs(later.store.time() - flows.store.time()) < LIMIT
     await queue.extend(job, 30.0)
     await queue.complete(job)

@@ -66,7 +66,7 @@ class Life:
         return Engine(plan, await self.store.load("f"), store=self.store, codec=JSON(), options=self.options)
 
     async def live(self) -> bool:
-        """Run the flow until it ends or the process dies, and return whether the flow ended."""
+        """Run the flow until it finishes or the process dies, and return whether the flow finished."""
         try:
             engine = await self.start()
             if self.number % 2:
@@ -105,7 +105,7 @@ async def test_a_flow_that_dies_after_any_transaction_ends_the_same(number: int)
             continue
         done = await life.done()
         life.executed.clear()
-        # The process dies a second time soon afterwards, and then never again.
+        # The process dies a second time soon afterwards, and never again.
         life.store.left = 1 + writes % 4
         await life.live() or await life.live()
         assert await life.end() == end, writes

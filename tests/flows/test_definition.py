@@ -39,7 +39,7 @@ ODD: Any = {"retries": 3}
 
 
 def named(name: str, *, asks: str = "", gives: str | None = None, **settings: Any) -> Task:
-    """Return a task that requires values and provides one."""
+    """Return a task that requires values and provides a value."""
     names = asks.split()
     return task(lambda **given: given, name=name, requires=names, provides=gives, **settings)
 
@@ -301,7 +301,7 @@ async def test_for_each_tries_each_value_in_turn() -> None:
 
 async def test_a_custom_retry_decides_and_is_reverted() -> None:
     class Patient:
-        """Retries after timeouts, and provides the last error."""
+        """Retries after a timeout, and provides the last error."""
 
         name, provides = "patient", "last"
 

@@ -319,7 +319,7 @@ async def test_an_awaitable_returned_by_a_plain_task_is_awaited_without_a_thread
 
 
 async def end(number: int, concurrency: int | None, pace: Random | None) -> tuple[Any, ...]:
-    """Return the result of a flow whose tasks take as long as ``pace`` returns."""
+    """Return the result of a flow whose tasks take as long as ``pace`` specifies."""
 
     async def take_time() -> None:
         if pace is not None:

@@ -469,7 +469,7 @@ async def test_flows_of_jobs_that_begin_together_are_in_the_order_of_the_jobs(qu
     assert [row.id for row in await queue.flows.store.flows()] == ["d", "b", "c", "a"]
 
 
-# -- the end -----------------------------------------------------------------------------------------------------------
+# -- purging -----------------------------------------------------------------------------------------------------------
 
 
 async def test_purge_deletes_old_complete_jobs_with_their_flows(queue: JobQueue, clock: Clock) -> None:

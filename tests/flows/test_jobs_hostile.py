@@ -43,9 +43,7 @@ async def pragma(queue: JobQueue, text: str) -> None:
 
 
 def another(path: Path) -> sqlite3.Connection:
-    """Open the file as a different process would. The connection waits for the lock, because the queue may be
-    writing.
-    """
+    """Open the file as a different process would. The connection waits for the lock, in case the queue is writing."""
     return sqlite3.connect(path / "flows.db", isolation_level=None, timeout=60)
 
 

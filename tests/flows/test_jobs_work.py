@@ -202,7 +202,7 @@ async def test_two_workers_share_jobs_and_run_none_twice(queue: JobQueue, other:
     assert sorted(done, key=int) == [str(number) for number in range(20)]
 
 
-# -- claims that are extended and released -----------------------------------------------------------------------------
+# -- extended and released claims --------------------------------------------------------------------------------------
 
 
 async def test_a_claim_is_kept_however_long_the_job_takes(queue: JobQueue, other: JobQueue) -> None:
@@ -300,7 +300,7 @@ async def test_suspended_flows_keep_their_claims_and_continue_when_resumed(queue
     assert len(calls) == 2
 
 
-# -- claims that are lost ----------------------------------------------------------------------------------------------
+# -- lost claims -------------------------------------------------------------------------------------------------------
 
 
 async def test_a_worker_that_lost_a_claim_stops_and_its_writes_are_refused(
@@ -405,7 +405,7 @@ async def test_a_late_heartbeat_loses_the_claims_that_have_expired_and_no_others
 
 
 class FullDisk(MemoryJobs):
-    """Jobs whose first five attempts to extend a claim fail."""
+    """A job queue whose first five attempts to extend a claim fail."""
 
     left = 5
 
@@ -478,7 +478,7 @@ async def test_suspended_flows_claim_no_jobs_until_they_are_resumed(queue: JobQu
     assert (await queue.get(job.id)).attempts == 1
 
 
-# -- jobs that are discarded -------------------------------------------------------------------------------------------
+# -- discarded jobs ----------------------------------------------------------------------------------------------------
 
 
 async def test_the_flow_of_a_discarded_job_is_not_recovered(flows: Flows, clock: Clock) -> None:
@@ -534,7 +534,7 @@ async def test_a_job_with_the_id_of_another_flow_is_discarded_and_the_flow_conti
 
 
 class _Counted(MemoryJobs):
-    """Jobs that count how often a worker tries to claim one."""
+    """A job queue that counts a worker's attempts to claim a job."""
 
     asked = 0
 

@@ -27,8 +27,9 @@ _DATA = Path(__file__).parent.parent / "data"
 
 @pytest.fixture
 def first_version(tmp_path: Path) -> Path:
-    """Return a file that the first version left when it was killed while the task `ship` in the flow `o7` was
-    running.
+    """Return a file that the first version left behind.
+
+    It was killed while the task `ship` in the flow `o7` was running.
     """
     path = tmp_path / "old.db"
     with closing(sqlite3.connect(path)) as db:
@@ -120,8 +121,9 @@ async def test_jobs_and_events_of_the_first_version_are_kept(first_version: Path
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.engine("postgres"))])
 def second_version(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return tables that the second version left when it was killed during a repeated attempt of the task `ship` in the
-    flow `o7`.
+    """Return tables that the second version left behind.
+
+    It was killed during a repeated attempt of the task `ship` in the flow `o7`.
     """
     if request.param == "sqlite":
         path = tmp_path / "old.db"

@@ -1,4 +1,4 @@
-"""Events that a task sends are delivered if and only if the task succeeds, and are kept until they are handled."""
+"""Events that a task sends are delivered only if the task succeeds, and are kept until they are handled."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def routed(flows: Flows, handler: Callable[[Any], Any], *, max_attempts: i
             await running
 
 
-# -- what is sent ----------------------------------------------------------------------------------------------------
+# -- sending ---------------------------------------------------------------------------------------------------------
 
 
 async def test_sent_events_are_stored_in_order_with_the_success_of_the_task(flows: Flows) -> None:
@@ -156,7 +156,7 @@ async def test_sending_after_the_task_has_ended_is_refused(flows: Flows) -> None
         await late[0]
 
 
-# -- what is delivered -------------------------------------------------------------------------------------------------
+# -- delivery ----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_router_gets_earlier_and_later_events_in_order(flows: Flows) -> None:
@@ -293,7 +293,7 @@ async def test_an_outbox_does_not_deliver_its_own_event_again_when_the_lease_ran
 
 
 class KilledError(Exception):
-    """Simulates the death of the process: the outbox ends without writing a result."""
+    """Simulates the death of the process: the outbox stops without writing a result."""
 
 
 async def test_an_event_that_kills_its_process_becomes_a_dead_letter_and_its_neighbours_are_delivered(

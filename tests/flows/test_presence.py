@@ -1,4 +1,4 @@
-"""Presence: processes with an open store see each other, notify each other, and detect that one has ended."""
+"""Presence: processes with an open store see each other, notify each other, and detect when one exits."""
 
 from __future__ import annotations
 

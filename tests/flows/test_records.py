@@ -27,7 +27,7 @@ def alter(dump: str) -> str:
 def mail() -> None: ...
 
 
-# The order in which the tasks are given differs from the order of execution.
+# The tasks are passed in a different order than they are executed in.
 FLOW = linear("deploy", graph("migrate", alter, dump, retry=Times(2)), unordered("tell", mail, task(mail, name="chat")))
 
 

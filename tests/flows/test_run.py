@@ -1,4 +1,4 @@
-"""Flows as users work with them, on every store: started, inspected, suspended, resumed, and run again."""
+"""Flows from a user's perspective, on every store: started, inspected, suspended, resumed, and run again."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ async def test_a_flow_is_suspended_at_once_while_tasks_run_on(flows: Flows) -> N
         if change.new == "SUSPENDING":
             break
     held.go_on.set()
-    assert await run == {"held": "done"}, "it had nothing left to do, and so has come to its end"
+    assert await run == {"held": "done"}, "the flow had nothing left to do, but did not finish"
 
 
 async def test_a_flow_that_was_just_started_can_be_suspended(flows: Flows) -> None:
@@ -517,7 +517,7 @@ async def test_a_reset_clears_results_and_the_history_of_retries(flows: Flows) -
     assert (run.state, {view.state for view in run.steps.values()}) == ("PENDING", {"PENDING"})
     log.clear()
     await run.again()
-    assert (await run)["attempt"] == 2, "it has two attempts again"
+    assert (await run)["attempt"] == 2, "the flow did not get two new attempts"
     assert run.steps["a"].attempt == 4
 
 

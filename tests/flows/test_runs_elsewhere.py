@@ -21,7 +21,7 @@ LIMIT = 30.0
 
 
 class Gate:
-    """A task that waits until the test lets it end."""
+    """A task that waits until the test lets it finish."""
 
     def __init__(self) -> None:
         self.begun, self.open = asyncio.Event(), asyncio.Event()

@@ -1,4 +1,4 @@
-"""The guarantees that every store gives."""
+"""The guarantees of every store."""
 
 from __future__ import annotations
 

@@ -418,10 +418,10 @@ async def _play(steps: list[tuple[str, int]]) -> None:
             await asyncio.sleep(number)
     await asyncio.gather(*(task for _, task in asked), return_exceptions=True)
     for (_, end), (begin, _) in itertools.pairwise(spans):
-        assert begin >= end, "two at once"
+        assert begin >= end, "two reloads overlap"
     for at, done in served:
         assert [span for span in spans if span[0] >= at and span[1] == done]
-        # At most two runs: the run in progress at the time of the request, and the run for the request.
+        # At most two runs: the run in progress at the time of the request, and the requested run.
         assert sum(at < span[1] <= done for span in spans) <= 2
     assert not handler.state().running
     assert handler.state().generation == len(spans) <= len(asked)

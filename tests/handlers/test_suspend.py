@@ -158,9 +158,7 @@ async def test_a_failing_resume_leaves_it_suspended(calls: list[str]) -> None:
 
 
 async def test_single_hooks_are_rolled_back_by_their_counterparts(calls: list[str]) -> None:
-    """The n-th hook of `on_suspend` is paired with the n-th hook of `on_resume`. Managed objects in between have their
-    own.
-    """
+    """Hooks of `on_suspend` and `on_resume` are paired by position. Managed objects in between are not counted."""
     handler = SuspendHandler()
     handler.on_suspend(lambda: calls.append("suspend 1"))
     handler.manage(Part("a", calls))

@@ -181,7 +181,7 @@ async def test_invalid_flows_raise_at_once(flows: Flows) -> None:
         FlowHandler(flows, "deploy")
 
 
-# -- with the handlers that suspend and end a program ---------------------------------------------------------------
+# -- with the handlers that suspend and stop a program --------------------------------------------------------------
 
 
 def steps(done: list[int], running: asyncio.Event | None = None) -> Any:
@@ -281,7 +281,7 @@ class Mail:
 
 
 class Bare:
-    """An event with nothing but a topic."""
+    """An event with only a topic."""
 
     __slots__ = ()
     topic = "bare"

@@ -117,7 +117,7 @@ def _extracted(texts: list[str], folder: Path) -> str:
     page.write_text(_PAGE.replace("MERMAID", MERMAID.as_uri()).replace("TEXTS", given), encoding="utf-8")
     dom = _opened(page, folder / "profile")
     result = re.search(r'<pre id="result">(.+?)</pre>', dom, re.DOTALL)
-    assert result, f"the page has drawn nothing: {dom[-2000:]}"
+    assert result, f"the page drew nothing: {dom[-2000:]}"
     return html.unescape(result[1])
 
 

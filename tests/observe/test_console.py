@@ -235,7 +235,7 @@ async def test_closing_a_console_does_not_wait_for_commands() -> None:
         go_on.set()
 
 
-# -- answers -------------------------------------------------------------------------------------------------------
+# -- responses -----------------------------------------------------------------------------------------------------
 
 
 async def test_each_gets_the_answer_to_his_own_question(capsys: pytest.CaptureFixture[str]) -> None:
@@ -281,7 +281,7 @@ async def test_a_superseded_event_is_dropped() -> None:
         assert (await second).outcome is Verdict.HANDLED
 
 
-# -- questions -----------------------------------------------------------------------------------------------------
+# -- queries -------------------------------------------------------------------------------------------------------
 
 
 async def test_commands_are_listed_once_with_the_router_that_has_them() -> None:
@@ -300,7 +300,7 @@ async def test_commands_are_listed_once_with_the_router_that_has_them() -> None:
         assert listed["stop"]["router"] == "first"
         routes = [(each["router"], each["pattern"]) for each in console.routes()]
         assert ("second", "command/deploy") in routes
-        assert not [pattern for _, pattern in routes if "[" in pattern], "what steers it is not the program's own"
+        assert not [pattern for _, pattern in routes if "[" in pattern], "built-in routes are not the program's own"
         json.dumps([console.commands(), console.routes()])
 
 
@@ -442,14 +442,14 @@ async def test_a_console_needs_a_lifetime() -> None:
             await console.__aenter__()
 
 
-# -- what is printed -----------------------------------------------------------------------------------------------
+# -- output --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def a_terminal() -> Iterator[io.StringIO]:
     with redirect_stdout(io.StringIO()) as file:
         yield file
-        assert sys.stdout is file, "it was given back"
+        assert sys.stdout is file, "the stream was not restored"
 
 
 async def test_listeners_get_output_that_is_still_printed() -> None:

@@ -67,10 +67,10 @@ def test_every_file_that_the_page_loads_exists() -> None:
     for path, (body, kind) in FILES.items():
         if kind == "text/javascript":
             names = re.findall(r'(?:from|import) ?"([^"]+)"', body.decode())
-            assert all(name.startswith(".") for name in names), f"{path} imports what no browser finds"
+            assert all(name.startswith(".") for name in names), f"{path} imports a file that does not exist"
             wanted |= {posixpath.normpath(posixpath.join(posixpath.dirname(path), name)) for name in names}
     assert wanted <= FILES.keys(), wanted - FILES.keys()
-    assert len(wanted) == len(FILES) - 1, "a file that nobody asks for"
+    assert len(wanted) == len(FILES) - 1, "a file that is never requested"
 
 
 def test_the_page_needs_nothing_from_elsewhere_and_nothing_that_its_policy_forbids() -> None:
@@ -79,7 +79,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_nothing_that_its_policy_forbi
         assert not re.search(
             r"innerHTML|outerHTML|insertAdjacent|unsafeHTML|\beval\(|new Function|document\.write", text
         )
-        assert not re.search(r'\s(?:style|on\w+)="', text), f"{path} has a style or a handler of its own"
+        assert not re.search(r'\s(?:style|on\w+)="', text), f"{path} contains an inline style or handler"
     assert not re.search(r"<script(?![^>]*\ssrc=)|<style", OWN["/"])
 
 

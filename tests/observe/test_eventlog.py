@@ -1,4 +1,4 @@
-"""The event log: the last events with their results, for queries and followers."""
+"""The event log: the latest events with their results, for queries and followers."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ async def test_find_lets_other_tasks_run(clock: Clock) -> None:
         while not finding.done():
             await asyncio.sleep(0)
             turns += 1
-        # Half of the log is searched, a slice per turn of the loop.
+        # Half of the log is searched, one slice per iteration of the loop.
         assert turns > 4
         assert finding.result() == log.entries("b/*", limit=50)
         assert [entry.topic for entry in await log.find(limit=2)] == ["a/998", "a/999"]
 
 
-# -- what becomes of an event -----------------------------------------------------------------------------------
+# -- outcomes ---------------------------------------------------------------------------------------------------
 
 
 async def test_the_entry_of_a_handled_event(clock: Clock) -> None:
@@ -233,7 +233,7 @@ async def test_names_are_cut(clock: Clock) -> None:
     assert len(json.dumps(log.entries()[0].to_dict())) < 10_000
 
 
-# -- which are kept ---------------------------------------------------------------------------------------------
+# -- retention --------------------------------------------------------------------------------------------------
 
 
 async def test_only_the_last_are_kept(clock: Clock) -> None:
@@ -301,7 +301,7 @@ async def test_events_that_never_ended_are_released_when_the_log_closes(clock: C
     assert fates(log) == [("a", "queued")]
 
 
-# -- whose events -----------------------------------------------------------------------------------------------
+# -- recorded routers -------------------------------------------------------------------------------------------
 
 
 async def test_routers_of_another_lifetime_are_not_its_business(clock: Clock) -> None:

@@ -47,7 +47,7 @@ def _speak(listener: socket.socket, answers: list[bytes], asked: list[bytes]) ->
         except OSError:
             return
         with connection, suppress(OSError):
-            # A client that only checks whether the socket accepts sends nothing.
+            # A client sends nothing if it only checks whether the socket accepts connections.
             if question := connection.recv(65_536):
                 asked.append(question)
                 connection.sendall(answers.pop(0) if len(answers) > 1 else answers[0])

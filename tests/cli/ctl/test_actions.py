@@ -1,4 +1,4 @@
-"""Progress messages: messages in pieces, events that have not ended, workers that have not restarted."""
+"""Progress messages: partial messages, unfinished events, and workers that have not restarted."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ STOPPING = answer(json.dumps({"lifetime": {"stopping": True}}))
 def test_process_that_does_not_end_is_waited_for_with_timeout(
     sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
-    """This test is the process that listens."""
+    """The listening process is this test."""
     monkeypatch.setattr(actions, "EXIT_TIMEOUT", 0.01)
     monkeypatch.setattr(waiting, "QUIET", 0.5)
     stream = report({"nodes": {"lifetime": LIFE}})
@@ -204,7 +204,7 @@ def test_progress_bar_appears_only_with_work_and_disappears(monkeypatch: pytest.
     with bar("restarting web") as draw:
         draw(1, 2, "1 worker to go")
         assert re.search("restarting web.*1 worker to go", drawn.getvalue())
-    assert drawn.getvalue().endswith("\x1b[2K"), "the line is cleared"
+    assert drawn.getvalue().endswith("\x1b[2K"), "the line is not cleared"
 
 
 def test_in_a_pipe_each_step_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -216,7 +216,7 @@ def test_in_a_pipe_each_step_is_a_line(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_progress_in_a_pipe_omits_steps_back(capsys: pytest.CaptureFixture[str]) -> None:
-    """A worker that crashes repeatedly has ended in one moment and runs in the next."""
+    """A worker that crashes repeatedly alternates between stopped and running."""
     with bar("stopping app") as draw:
         for done in (0, 1, 0, 1, 0, 2, 3):
             draw(done, 3, f"{3 - done} left")

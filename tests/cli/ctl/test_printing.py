@@ -240,7 +240,7 @@ def test_healthy_details_are_omitted() -> None:
 
 
 def test_flow_and_its_tasks_are_two_levels() -> None:
-    """Its outermost task is the dump itself."""
+    """The flow's outermost item is the flow itself, so it is not shown."""
     tree = Tree()
     kinds = {"f": "flow", "f/trip": "item", "f/trip/hotel": "item", "f/trip/way": "item", "f/trip/way/bus": "item"}
     tree.update(

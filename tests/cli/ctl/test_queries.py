@@ -45,7 +45,7 @@ def test_ps_imports_nothing_heavy(sockets: Path) -> None:
     assert heavy.isdisjoint(asked.stdout.split())
 
 
-# -- which program -------------------------------------------------------------------------------------------------
+# -- choosing a program --------------------------------------------------------------------------------------------
 
 
 def test_commands_exit_with_4_without_a_program(sockets: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,7 +212,7 @@ def test_endless_response_times_out(
 def test_silent_programs_share_one_timeout(
     sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This is true even if each takes nearly the whole timeout."""
+    """No program has a separate timeout, even if each one nearly exhausts the shared timeout."""
     monkeypatch.setattr(queries, "PS_TIMEOUT", 0.1)
     waited: list[float | None] = []
     monkeypatch.setattr(Exchange, "set_timeout", lambda _, seconds: waited.append(seconds))
@@ -224,10 +224,10 @@ def test_silent_programs_share_one_timeout(
         assert said(capsys, "ps")[1].count("no answer") == 3
     first, *others = [seconds or 0.0 for seconds in waited]
     assert 0 <= first <= 0.1
-    assert others == [0.0, 0.0], "the first has used up what there was"
+    assert others == [0.0, 0.0], "the first program has used up the timeout"
 
 
-# -- what it answers -----------------------------------------------------------------------------------------------
+# -- responses -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_query_is_quoted(sockets: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert asked[1].startswith(b"GET /api/trace/..%2F..%2Fapi%2Fstacks HTTP/1.0\r\n")
 
 
-# -- what it is told -----------------------------------------------------------------------------------------------
+# -- commands ------------------------------------------------------------------------------------------------------
 
 
 def outcome(what: str, **more: object) -> bytes:

@@ -134,10 +134,10 @@ async def test_bytes_read_at_the_start_are_limited(tmp_path: Path, monkeypatch: 
     for path in paths:
         path.touch()
     counted = [await changed(known, path) for path in paths]
-    assert sorted(counted) == [False, False, True, True], "two were read, and two are known by their times"
+    assert sorted(counted) == [False, False, True, True], "two files were read, and two were recognized by their times"
     for path in paths:
         path.touch()
-    assert not any([await changed(known, path) for path in paths]), "all have been read by now"
+    assert not any([await changed(known, path) for path in paths]), "not all files have been read"
 
 
 def read_bytes() -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Page:
-    """The client of a request."""
+    """A client that has sent a request."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -72,7 +72,7 @@ async def test_each_page_reloads_with_the_next_ready_run() -> None:
             await other.connected()
             server.notify()
             assert await one.hears() == await other.hears() == "reload"
-            # The page reloads, and then counts as a new page.
+            # The page reloads, and is then treated as a new page.
             assert await one.reader.read() == b"\n"
 
 

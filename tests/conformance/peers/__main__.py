@@ -28,12 +28,12 @@ def tried(module: object, name: str) -> bool:
     try:
         getattr(module, name)()
     except ImportError as error:
-        print(f"not tried  {name}: {error}")
+        print(f"skipped    {name}: {error}")
     except AssertionError:
-        print(f"NOT SO     {name}")
+        print(f"WRONG      {name}")
         return False
     else:
-        print(f"so it is   {name}")
+        print(f"confirmed  {name}")
     return True
 
 

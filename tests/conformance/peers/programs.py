@@ -1,4 +1,4 @@
-"""Peers as programs. Each program is started in a temporary directory and ended with all its processes."""
+"""Peers as programs. Each program is started in a temporary directory and stopped with all its processes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def run(here: Path, command: str, *arguments: str) -> None:
 def program(command: str) -> str:
     path = Path(sys.executable).with_name(command)
     if not path.exists():
-        raise ImportError(f"there is no {path}")
+        raise ImportError(f"{path} does not exist")
     return str(path)
 
 
@@ -91,5 +91,5 @@ def lives(pid: int) -> bool:
 def until(condition: Callable[[], object]) -> None:
     end = time.monotonic() + LIMIT
     while not condition():
-        assert time.monotonic() < end, "it did not come to that"
+        assert time.monotonic() < end, "the condition was not met in time"
         time.sleep(0.05)
