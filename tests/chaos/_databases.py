@@ -56,7 +56,7 @@ class OnServer:
         self._server = Postgres()
         self._server.start()
         self.where = self._server.url()
-        #: How often the server was killed, and how often all connections were cut.
+        #: The number of times the server was killed, and the number of times all connections were cut.
         self.kills = self.cuts = 0
 
     def rows(self, query: str, *values: Any) -> Sequence[tuple[Any, ...]]:

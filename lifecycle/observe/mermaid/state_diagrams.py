@@ -41,9 +41,7 @@ def worker_diagram(state: WorkerState, look: Look) -> str:
     now = str(state.status)
     statuses = sorted(TRANSITIONS)
     if now not in statuses:
-        raise ValueError(
-            f"worker {state.name!r} has the unknown status {now!r}; expected one of {', '.join(statuses)}"
-        )
+        raise ValueError(f"worker {state.name!r} has the unknown status {now!r}; expected one of {', '.join(statuses)}")
     body = [*_transitions("created", _worker_transitions()), *_note(now, look.lines(state, worker_lines(state)))]
     return _diagram(body, now, look.name(state, now), look)
 
