@@ -148,7 +148,7 @@ class EventLog(HookObserver):
         records = self._recorder.all()
         if id not in records:
             raise LookupError(
-                f"the log has no event {id!r}: it keeps only the last {self.size} of {self._recorder.seen} events"
+                f"the log has no event {id!r}: it has seen {self._recorder.seen} and keeps the last {self.size}"
             )
         return trace_of(id, {number: record.entry() for number, record in records.items()})
 
