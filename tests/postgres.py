@@ -1,6 +1,6 @@
 """A real PostgreSQL server for tests, with its data and its socket in a temporary directory.
 
-The first test marked ``engine("postgres")`` starts the server, and it ends with the session.
+The first test marked ``engine("postgres")`` starts the server, which runs until the session ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Postgres", "program", "server", "stop"]
 _LIMIT = 60.0
 _SETTINGS = {
     "listen_addresses": "",
-    # Only a power cut would make these settings necessary, and tests only kill processes.
+    # These settings matter only after a power cut, and tests only kill processes.
     "fsync": "off",
     "full_page_writes": "off",
     "shared_buffers": "16MB",
@@ -86,7 +86,7 @@ class Postgres:
         return f"{self.admin}&options=-csearch_path%3D{name}"
 
     def cleared(self) -> str:
-        """Return the URL of a schema with empty tables, which is always the same one, because that is faster."""
+        """Return the URL of a schema with empty tables. Reusing the same schema is faster than creating one."""
         if self._cleared is None:
             self._cleared = self.url()
             with psycopg.connect(self._cleared, autocommit=True) as db:
@@ -147,7 +147,7 @@ class Postgres:
     def _run(self, name: str, *words: str, stdout: Any) -> subprocess.Popen[bytes]:
         path = program(name)
         assert path is not None, "not installed, but the test was not skipped"
-        # The kernel kills the server when this process ends for any reason.
+        # The kernel kills the server when this process exits for any reason.
         argv = ["setpriv", "--pdeathsig", "KILL"]
         if self._user is not None:
             argv += [f"--reuid={self._user.pw_uid}", f"--regid={self._user.pw_gid}", "--clear-groups"]

@@ -1,4 +1,4 @@
-"""Programs in separate processes. Their output is read with generous time limits, and they are always ended."""
+"""Programs in separate processes. Their output is read with generous time limits, and they are always stopped."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Running:
     def until(self, text: str) -> None:
         """Read until ``text`` appears after the text that was matched before."""
         if not self.says(text, LIMIT):
-            pytest.fail(f"{text!r} did not come; there was:\n{self.text}")
+            pytest.fail(f"{text!r} was not printed; the output was:\n{self.text}")
 
     def says(self, text: str, within: float) -> bool:
         """Return whether ``text`` appears in time after the text that was matched before."""
@@ -66,7 +66,7 @@ class Running:
             ask()
             if self.says(text, 1.0):
                 return
-            assert time.monotonic() < end, f"{text!r} did not come; there was:\n{self.text}"
+            assert time.monotonic() < end, f"{text!r} was not printed; the output was:\n{self.text}"
 
     def rest(self, status: int = 0) -> str:
         """Wait until the program has exited with ``status``, and return its output."""
@@ -127,7 +127,7 @@ def connect(port: int) -> None:
         try:
             socket.create_connection(("127.0.0.1", port), LIMIT).close()
         except OSError:
-            assert time.monotonic() < end, f"port {port} accepts no connections"
+            assert time.monotonic() < end, f"port {port} does not accept connections"
             time.sleep(0.02)
         else:
             return

@@ -65,7 +65,7 @@ def test_packages_import_only_what_their_layer_allows() -> None:
 
 
 def test_no_import_circle_has_more_than_three_modules() -> None:
-    """Imports for type checkers also count, because readers follow them."""
+    """Imports for type checkers are included, because readers follow them."""
     graph = grimp.build_graph("lifecycle", cache_dir=None)
     below = {name: graph.find_upstream_modules(name) for name in graph.modules}
     circles = {frozenset({name, *(each for each in below[name] if name in below[each])}) for name in below}
@@ -115,7 +115,7 @@ def test_common_imports_load_no_optional_library(statement: str) -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_all_is_sorted_and_complete(name: str) -> None:
     module = importlib.import_module(name)
-    assert module.__doc__, "a module has a docstring"
+    assert module.__doc__, "the module has no docstring"
     names = list(module.__all__)
     # The names in a lazy table are sorted when the module is imported, not by ruff.
     assert names in (sorted(set(names), key=_as_ruff_sorts), sorted(set(names)))

@@ -65,7 +65,7 @@ class Unscanned(deque[float]):
     """A deque that must not be iterated over, because counting would then take longer with each restart."""
 
     def __iter__(self) -> Iterator[float]:
-        raise AssertionError("the restarts were gone through")
+        raise AssertionError("the restarts were iterated over")
 
 
 def test_counting_a_restart_takes_constant_time() -> None:

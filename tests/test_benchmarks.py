@@ -1,4 +1,4 @@
-"""Stored figures: their limits are parsed, compared in both directions, and shown unchanged."""
+"""Stored figures: their limits are parsed, compared in both directions, and displayed unchanged."""
 
 from __future__ import annotations
 

@@ -4,14 +4,11 @@ Each Python block of a page is run as a separate file in virtual time. Console l
 program's own parsers. An HTML comment before a block changes how it is tested. A block that is neither tested nor
 marked as untested fails the suite:
 
-``<!-- continues -->``         the block is appended to the file of the previous block
-``<!-- prints -->``            the text, or diagram, is the output of the previous block
-``<!-- file: NAME -->``        a separate program, which a test here runs
-``<!-- module: NAME -->``      a file of the reader, which later blocks can import
-``<!-- change: NAME -->``      the reader's change to that program
-``<!-- not run: REASON -->``   the block is not run, for this reason
-``<!-- run by: FILE -->``      that test runs the block
-``<!-- runs in real time -->`` anywhere on a page: the page needs sockets or processes
+``<!-- continues -->`` the block is appended to the file of the previous block ``<!-- prints -->`` the text, or diagram,
+is the output of the previous block ``<!-- file: NAME -->`` a separate program, which a test here runs ``<!-- module:
+NAME -->`` a file that the reader creates, which later blocks can import ``<!-- change: NAME -->`` the reader's change
+to that program ``<!-- not run: REASON -->`` the block is not run, for this reason ``<!-- run by: FILE -->`` that test
+runs the block ``<!-- runs in real time -->`` anywhere on a page: the page needs sockets or processes
 """
 
 from __future__ import annotations
@@ -184,12 +181,12 @@ def test_every_block_is_tested_or_has_a_reason(page: Path) -> None:
     lines = re.findall(r"^ *(```|~~~)([^\n]*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     languages = [said for _, said in lines[::2] if not said.startswith("{")]
     found = blocks(page, *languages)
-    assert [block.language for block in found] == languages, "a block that is indented, or has no language"
+    assert [block.language for block in found] == languages, "a block is indented, or has no language"
     for block in found:
         tried = TRIED.get(block.language)
         if tried is None or re.fullmatch(tried, block.mark) is None:
             reason = re.fullmatch(r"not run: .+|run by: (\S+)", block.mark)
-            assert reason, f"{relative(page)}:{block.line} is not run, and does not say why"
+            assert reason, f"{relative(page)}:{block.line} is not run, and gives no reason"
             assert reason[1] is None or f"```{block.language}" in (ROOT / reason[1]).read_text(encoding="utf-8")
 
 
@@ -401,7 +398,7 @@ def test_the_reloader_of_the_tutorial_at_each_step(start: Callable[..., Running]
 
 
 def slowed(text: str, after: str, seconds: int = 1000) -> str:
-    """Return a program with a longer sleep after the given line, so that the test has time to end the program."""
+    """Return a program with a longer sleep after the given line, so that the test has time to stop the program."""
     begin, line, end = text.partition(after)
     changed, count = re.subn(r"sleep\(\d+\)", f"sleep({seconds})", end, count=1)
     assert count == 1
@@ -486,7 +483,7 @@ def test_commands_that_are_shown_can_be_given(where: str, words: list[str]) -> N
             assert extra in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
         case _:
             first = words[0]
-            assert (ROOT / first).exists(), f"{where}: {first} is shown, not tried, and does not say why"
+            assert (ROOT / first).exists(), f"{where}: {first} is shown but not run, and has no reason"
 
 
 @with_blocks("toml")
@@ -583,7 +580,7 @@ def test_every_error_that_is_explained_is_raised_with_this_text(literals: str, t
         assert part.strip() in literals, part
 
 
-# -- the evidence for the comparison ---------------------------------------------------------------------------
+# -- evidence for the comparison -------------------------------------------------------------------------------
 
 COMPARISON = ROOT / "docs/explanation/comparison.md"
 
@@ -637,7 +634,7 @@ def test_the_readme_links_the_sections_that_back_its_rows() -> None:
     assert len(links) == len(rows) > 3
 
 
-# -- the reference is complete ---------------------------------------------------------------------------------
+# -- completeness of the reference -----------------------------------------------------------------------------
 
 
 def helped(*words: str) -> str:
@@ -744,7 +741,7 @@ def test_the_diagrams_of_states_match_the_tables_in_the_code() -> None:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the pages as `make docs` does, once per session. The workers of xdist share the result."""
+    """Build the pages as `make docs` does, once per session. The xdist workers share the result."""
     pytest.importorskip("sphinx")
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -809,7 +806,7 @@ def test_every_public_name_is_in_the_reference(described: dict[int, str], packag
     assert [name for name in module.__all__ if id(getattr(module, name)) not in described] == []
 
 
-#: Names that packages use internally. They have no underscore, because several packages use them, but are not public.
+#: Names that packages use internally. They are not public, but have no underscore because several packages use them.
 INTERNAL = {
     "Auxiliary": "auxiliary",
     "Delivery": "end match merge_into route",

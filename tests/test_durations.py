@@ -1,4 +1,4 @@
-"""Every duration in the public API is a number of seconds or a timedelta, and is checked where it enters."""
+"""Every duration in the public API is a number of seconds or a timedelta, and is checked immediately."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     Use = Callable[[Any], object]
 
 
-# -- the public API's parameters
-# ----------------------------------------------------------------------------------------
+# -- the public API's parameters ---------------------------------------------------------------------------------------
 
 #: Words that mean a duration when a parameter's name contains them.
 _WORDS = (
@@ -254,9 +253,9 @@ USES: dict[str, Use] = {
     "Clock.advance(seconds)": lambda given: Clock().advance(given),
     "Queue.accept(remember)": accept,
 }
-#: Parameters that may be negative, because a time that has passed means "immediately".
+#: Parameters that can be negative, because a time in the past means "immediately".
 _NEGATIVE = {"BaseWorker.ask_to_stop(timeout)", "BaseWorker.stop(timeout)", "stop_and_wait(timeout)"}
-#: Parameters that may be 0, by name or with their owner.
+#: Parameters that can be 0, by name or with their owner.
 _ZERO = (
     "after cancel_after debounce dedupe drain_delay drain_timeout exit_timeout grace hook_timeout initial jitter "
     "maximum older_than remember reset_after shutdown_timeout stop_timeout Backoff(within) Clock.advance(seconds) "
@@ -281,7 +280,7 @@ async def use(parameter: str, given: object) -> Any:
 
 
 def run(parameter: str, given: object) -> Any:
-    """Use the parameter in virtual time, or in real time if that starts a process."""
+    """Use the parameter in virtual time, or in real time if that involves starting a process."""
     loop = None if parameter.startswith("Lease.") else VirtualLoop
     with asyncio.Runner(loop_factory=loop) as runner:
         return runner.run(use(parameter, given))

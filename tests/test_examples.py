@@ -130,7 +130,7 @@ def test_service_answers_what_it_has_begun_before_it_ends(start: Callable[..., R
 @pytest.mark.timeout(240)
 def test_deploy_flow_comes_to_the_same_end_however_often_it_is_killed(tmp_path: Path) -> None:
     forth, back, none = (deployed(tmp_path, ref) for ref in ("v1", "v2-broken", "v3"))
-    # The lines belong first to the deployment, then to the rollback. The third run finds no new line.
+    # The first lines belong to the deployment, and the rest to the rollback. The third run finds no new line.
     assert len(forth) > 10
     assert len(back) > 2
     assert none == []
@@ -139,7 +139,7 @@ def test_deploy_flow_comes_to_the_same_end_however_often_it_is_killed(tmp_path: 
 
 
 def deployed(home: Path, ref: str) -> list[str]:
-    """Deploy, and kill the process before each line where it was not killed before. Return these lines."""
+    """Deploy, and kill the process before each line at which it has not been killed yet. Return these lines."""
     memory = home / "died"
     before = memory.read_text().split() if memory.exists() else []
     command = [sys.executable, "-m", "tests.kill_at_every_line", str(EXAMPLES / "deploy_flow.py"), str(memory), ref]

@@ -50,7 +50,7 @@ class Part:
 
 
 class Quits:
-    """Counts requests to end the program."""
+    """Counts requests to stop the program."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -391,7 +391,7 @@ async def test_unknown_lines_go_to_the_unknown_handler() -> None:
 
 
 async def typed(monkeypatch: pytest.MonkeyPatch, text: str, **settings: Any) -> list[Any]:
-    """Return all results of typing ``text`` on stdin, up to the router's stop."""
+    """Return all results of typing ``text`` on stdin, until the router stops."""
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
     router, seen = new(signals=False, **settings), Recorder()
     router.tap("**", seen)

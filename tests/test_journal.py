@@ -1,4 +1,4 @@
-"""The journal: committed writes are kept, errors are isolated, and damage is reported. Also its queue and lock."""
+"""The journal, its queue and its lock: committed writes are kept, errors are isolated, and damage is reported."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_waiting_functions_are_committed_together_and_in_order(path: Path)
 async def test_on_a_slow_disk_callers_that_were_served_join_the_next_transaction(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each commit counts as slow. The next one waits long enough for all four callers to return."""
+    """Each commit is considered slow. The next commit waits long enough for all four callers to return."""
     monkeypatch.setattr("lifecycle.journal.writer._SLOW", 0.0)
     monkeypatch.setattr("lifecycle.journal.writer._PART", 1000.0)
     commits: list[str] = []
@@ -114,7 +114,7 @@ async def test_on_a_slow_disk_callers_that_were_served_join_the_next_transaction
         last = asyncio.create_task(journal.run(note("alone")))
         await asyncio.sleep(0)
     await last
-    # The first commit is the spy's. Closing the journal does not delay a single write at the end.
+    # The first commit is the spy's. A single write at the end is not delayed when the journal closes.
     assert len([text for text in commits if text.startswith("COMMIT")]) == 1 + 5 + 1
     assert len(on_disk(path)) == 21
 

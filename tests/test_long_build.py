@@ -1,4 +1,4 @@
-"""A build of thirty seconds on every file change delays nothing, and builds the newest files."""
+"""A thirty-second build on every file change delays nothing, and always builds the newest files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUILD = 30.0
 
 
 class Builder:
-    """Builds, and records the start, the end and the files of each build."""
+    """Builds, and records each build's start, end and files."""
 
     def __init__(self) -> None:
         self.at_work = 0

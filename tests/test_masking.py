@@ -1,4 +1,4 @@
-"""Masking of secrets: secret names, and secret parts of a text."""
+"""Masking of secrets: secret names, and the secret parts of a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs on the specification's first page, unchanged as far as a test can run them.
+"""The programs on the specification's first page, changed only where a test cannot run them.
 
 Program 1 stops and starts a `ProcessWorker`, where the page has a supervisor. Program 5 is tested with supervisors.
 """
@@ -102,7 +102,7 @@ async def line_with(text: str, process: asyncio.subprocess.Process) -> None:
         async for line in process.stdout:
             if text in line.decode():
                 return
-    raise AssertionError(f"the program ended without saying {text!r}")
+    raise AssertionError(f"the program exited without printing {text!r}")
 
 
 async def test_1_a_hot_reloader(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ async def test_1_a_hot_reloader(tmp_path: Path) -> None:
     try:
         await line_with("first", process)
         seen = asyncio.create_task(line_with("second", process))
-        # The watch may start slightly after the worker, so the file is saved until the change is detected.
+        # The watch may start slightly after the worker, so the file is saved repeatedly until the change is detected.
         while not seen.done():
             app.write_text("import time\nprint('second', flush=True)\ntime.sleep(600)\n")
             await asyncio.wait([seen], timeout=2)

@@ -77,4 +77,4 @@ def test_an_exception_needs_a_text_that_it_matches(root: Path, capsys: pytest.Ca
     assert prose.main([]) == 0
     (root / "README.md").write_text("No process waits.\n")
     assert prose.main([]) == 1
-    assert "the exception 'Nobody waits' of README.md is not needed" in capsys.readouterr().out
+    assert "the exception 'Nobody waits' for README.md is not needed" in capsys.readouterr().out

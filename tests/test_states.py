@@ -128,7 +128,7 @@ async def test_reach_waits_for_a_state_and_counts_one_that_was_passed_through(cl
 
 
 async def test_reach_counts_only_changes_after_its_call(clock: Clock) -> None:
-    """Earlier changes do not count, even if the machine was in the state before."""
+    """Earlier changes are ignored, even if the machine was in that state before."""
     machine = light()
     for target in (Light.GREEN, Light.AMBER, Light.RED):
         machine.to(target)

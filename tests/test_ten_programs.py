@@ -66,7 +66,7 @@ def lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-#: Records its start and its end. In between, it waits for a file that is named after its commit.
+#: Records when it starts and finishes. In between, it waits for a file that is named after its commit.
 DEPLOY = """
 import sys, time
 from pathlib import Path
@@ -141,7 +141,7 @@ def test_pipeline_imports_between_suspensions_and_explains_mistakes(
     program = start("pipeline.py", str(tmp_path), keyboard=True, PACE="0")
     program.type("help")
     program.until("import [--again] [PATTERN]")
-    # The suspension takes effect although the queue is empty.
+    # The suspension takes effect even though the queue is empty.
     program.type("suspend")
     program.until("suspended")
     program.type("import *.csv")
@@ -186,7 +186,7 @@ def test_config_reload_keeps_the_old_configuration_for_a_broken_file(
 
 
 def command(process: psutil.Process) -> list[str]:
-    """Return the process's command, or an empty list if the process is a probe that has just ended."""
+    """Return the process's command, or an empty list if the process is a probe that has just exited."""
     with suppress(psutil.Error):
         return process.cmdline()
     return []
@@ -303,7 +303,7 @@ def test_periodic_catches_up_once_or_for_each_tick(start: Callable[..., Running]
     # Two archives are possible only if the test runs at three o'clock.
     assert text.count("wrote") < 3
 
-    # The second start makes another archive, and does not repeat a report.
+    # The second start makes another archive, but does not repeat a report.
     completed("backup", timedelta(days=3))
     program = start("periodic.py", TZ="UTC")
     program.until("wrote")

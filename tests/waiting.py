@@ -1,4 +1,4 @@
-"""Polls for conditions that do not notify the waiting code, in place of fixed sleeps."""
+"""Polling for conditions that do not notify the waiting code, instead of fixed sleeps."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def until_blocking(condition: Callable[[], _T | None], what: str | Callable[[], 
     end = time.monotonic() + limit
     while not (found := condition()):
         if time.monotonic() > end:
-            pytest.fail(f"{what} did not come" if isinstance(what, str) else what())
+            pytest.fail(f"{what} did not happen in time" if isinstance(what, str) else what())
         time.sleep(0.02)
     return found

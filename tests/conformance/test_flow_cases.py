@@ -179,7 +179,7 @@ def test_a_crash_case_is_compared_with_the_run_without_the_crash() -> None:
         ("job_cases", {"ops": ["post j"], "zookeeper": ["!KeyError"]}, "post j"),
         ("job_cases", {"ops": ["post a LOW", "post b", "iter_all"], "zookeeper": ["ok", "ok", ["b"]]}, "iter_all"),
         ("job_cases", {"ops": ["post j", "consume j A"], "zookeeper": ["ok", "!JobFailure"]}, "consume"),
-        ("job_cases", {"ops": ["post j"], "zookeeper": []}, "1 operations, and 0 outcomes"),
+        ("job_cases", {"ops": ["post j"], "zookeeper": []}, "1 operations, but 0 outcomes"),
         ("job_cases", {"ops": ["set j on fire"], "zookeeper": ["ok"]}, "set j on fire"),
         ("job_cases", {"ops": [], "zookeeper": [], "colour": "red"}, "colour"),
         ("conductor_cases", {"zookeeper": {"job_state": "COMPLETE", "flow_state": "REVERTED"}}, "REVERTED"),

@@ -227,7 +227,7 @@ def test_css_that_a_diagram_cannot_hold_is_refused(css: str) -> None:
 
 @pytest.mark.parametrize("style", [{"walking": "fill:#fff"}, lambda _: "walking"])
 def test_a_class_that_is_none_is_refused(style: Any) -> None:
-    with pytest.raises(ValueError, match=r"'walking' is not a class .*running"):
+    with pytest.raises(ValueError, match=r"'walking' is not a diagram class.*running"):
         mermaid.tree(APP, style=style)
 
 
@@ -245,7 +245,7 @@ def test_settings_of_the_wrong_kind_are_refused(draw: Any, state: object) -> Non
 @pytest.mark.parametrize("state", [None, "app", 7, {}, [APP], ROUTER, lifetime(), Supervisor("app")])
 def test_another_record_than_a_workers_is_refused(state: Any) -> None:
     for draw in (mermaid.worker, mermaid.tree):
-        with pytest.raises(TypeError, match=r"not a worker's state; give worker\.state\(\)"):
+        with pytest.raises(TypeError, match=r"not a worker's state; pass worker\.state\(\)"):
             draw(state)
 
 
@@ -257,7 +257,7 @@ def test_another_record_than_a_lifetimes_is_refused(state: Any) -> None:
 
 @pytest.mark.parametrize("state", [None, "deploy", 7, {}, APP, ROUTER, FlowsState("memory")])
 def test_another_record_than_a_runs_is_refused(state: Any) -> None:
-    with pytest.raises(TypeError, match=r"is not the record of a run; give run\.info\(\)"):
+    with pytest.raises(TypeError, match=r"is not a run's record; pass run\.info\(\)"):
         mermaid.flow(state)
 
 

@@ -1,4 +1,4 @@
-"""Labels stay within their limits, for any names."""
+"""Labels stay within their limits, whatever the names."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def exported(policy: LabelPolicy, label: str, value: object) -> str | None:
 
 @given(st.lists(st.tuples(st.text(), st.text())), st.integers(1, 5))
 def test_the_number_of_series_is_limited(names: list[tuple[str, str]], most: int) -> None:
-    """One extra series takes everything above the limit, and existing series are found again."""
+    """One extra series collects everything above the limit, and existing series are reused."""
     policy = LabelPolicy(max_series=most)
     series: Series[tuple[str, ...]] = Series(("supervisor", "child"), policy, lambda labels: labels)
 
@@ -99,7 +99,7 @@ def test_bad_settings_are_refused(settings: dict[str, Any], error: type[Exceptio
 
 @pytest.mark.parametrize("metrics", [PrometheusMetrics, OpenTelemetryMetrics])
 def test_a_policy_of_another_type_is_refused_at_once(metrics: Any) -> None:
-    """The error is raised before the first event, because an error then would only be logged."""
+    """The error is raised before the first event, because a later error would only be logged."""
     with pytest.raises(TypeError, match=r"labels must be a LabelPolicy, got \{'child': \['web'\]\}"):
         metrics(labels={"child": ["web"]})
 

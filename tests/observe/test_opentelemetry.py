@@ -170,7 +170,7 @@ async def test_a_source_that_a_handler_adds_works_for_the_router_and_not_for_tha
 
 @pytest.mark.usefixtures("clock")
 async def test_an_event_with_headers_that_a_handler_emits_is_below_the_handler() -> None:
-    """It passes the event on with the original headers."""
+    """The handler passes the event on with the original headers."""
     tracer, tally = traced()
     router = Router()
     headers = {"traceparent": f"00-{TRACE}-{SENDER}-01"}
@@ -538,7 +538,7 @@ async def test_attributes_keep_to_the_policy() -> None:
 
 
 async def test_gauges_are_read_in_the_loop_from_any_thread() -> None:
-    """A periodic reader uses another thread. After the end of the loop it has nothing to read."""
+    """A periodic reader uses another thread. Once the loop has stopped, it has nothing to read."""
     metrics, read = metered()
     shown: list[Any] = []
     async with lifetime(), metrics, TaskWorker("alone", asyncio.Event().wait):
@@ -551,7 +551,7 @@ async def test_gauges_are_read_in_the_loop_from_any_thread() -> None:
     assert "lifecycle.workers" not in read()
 
 
-# -- sending at the end --------------------------------------------------------------------------------------------
+# -- flushing on exit ----------------------------------------------------------------------------------------------
 
 
 class Provider(TracerProvider):
@@ -581,7 +581,7 @@ def _raises() -> bool:
 def test_spans_and_metrics_are_sent_after_the_shutdown_hooks(
     answer: Callable[[], bool], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Until then, a main observes hooks: an event that a hook emits has the hook's span too."""
+    """Hooks are traced until then, so an event that a shutdown hook emits also gets a span."""
     provider, tally, router = Provider(answer), Tally(), Router()
     provider.add_span_processor(tally)
     asked: list[int] = []

@@ -138,7 +138,7 @@ def test_a_probe_server_alone_is_a_program() -> None:
         async def run(self) -> None:
             current().go(stop_later)
             await super().run()
-            pytest.fail("it does not end by itself")
+            pytest.fail("the program does not stop by itself")
 
     run_virtual(Probes(port=0))
 

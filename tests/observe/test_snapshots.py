@@ -69,7 +69,7 @@ class Component:
         return self._state
 
 
-# -- what is in it ------------------------------------------------------------------------------------------------
+# -- contents -----------------------------------------------------------------------------------------------------
 
 
 async def test_a_snapshot_has_all_that_lives_here(clock: Clock) -> None:
@@ -152,7 +152,7 @@ async def test_a_count_that_changes_is_announced(clock: Clock) -> None:
         hooks.component_changed.disconnect(receive)
 
 
-# -- as plain data ------------------------------------------------------------------------------------------------
+# -- plain data ---------------------------------------------------------------------------------------------------
 
 
 async def whole() -> Snapshot:
@@ -367,7 +367,7 @@ async def test_an_invalid_depth_is_an_error(clock: Clock) -> None:
 
 
 class Everything:
-    """An object on which every attribute exists as a number. The object can be called."""
+    """A callable object on which every attribute exists and is a number."""
 
     def __getattr__(self, name: str) -> int:
         if name == "__qualname__":
@@ -416,7 +416,7 @@ async def test_supervisors_nested_two_hundred_times_can_be_shown(clock: Clock) -
     as_json(found.to_dict())
 
 
-# -- where code runs ------------------------------------------------------------------------------------------------
+# -- context of the running code ------------------------------------------------------------------------------------
 
 
 async def test_context_has_event_worker_flow_and_span(clock: Clock) -> None:

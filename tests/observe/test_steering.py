@@ -1,4 +1,4 @@
-"""The commands that a control socket adds to a program: their effects, and the precedence of the program's own."""
+"""The commands that a control socket adds to a program: their effects and their precedence."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def tree(*names: str) -> Supervisor:
     return Supervisor("root", *(Spec(name, lambda name=name: TaskWorker(name, forever)) for name in names))
 
 
-# -- lending ---------------------------------------------------------------------------------------------------------
+# -- built-in commands -----------------------------------------------------------------------------------------------
 
 
 async def test_the_built_in_commands_exist_while_a_console_is_open() -> None:
@@ -131,7 +131,7 @@ async def test_no_hook_is_connected_without_a_console() -> None:
     assert {name: len(getattr(hooks, name).receivers) for name in before} == before
 
 
-# -- the end -----------------------------------------------------------------------------------------------------------
+# -- stopping ----------------------------------------------------------------------------------------------------------
 
 
 async def test_stop_shuts_the_lifetime_down_by_default() -> None:
@@ -392,7 +392,7 @@ async def test_a_stop_of_a_child_does_not_delay_a_stop_of_the_program() -> None:
 
 
 class Printing(TaskWorker):
-    """A task that keeps lines, as processes do."""
+    """A task that stores output lines, as processes do."""
 
     def __init__(self, name: str, number: int) -> None:
         super().__init__(name, forever)

@@ -31,7 +31,7 @@ def response_to(port: int, request: bytes, part: Callable[[bytes], bytes]) -> st
 
 @contextmanager
 def requesting(ask: Callable[[], str], *, number: int, pause: float) -> Iterator[Counter[str]]:
-    """Call ``ask`` repeatedly in ``number`` threads, ``pause`` seconds before each call, and count the results."""
+    """Call ``ask`` repeatedly in ``number`` threads, waiting ``pause`` seconds before each call. Count the results."""
     answers, enough = Counter[str](), Event()
 
     def run_client() -> None:

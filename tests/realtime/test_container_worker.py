@@ -110,8 +110,7 @@ async def ended(worker: ContainerWorker) -> Exit:
         return await worker.wait()
 
 
-# -- exits
-# --------------------------------------------------------------------------------------------------------------
+# -- exits -------------------------------------------------------------------------------------------------------------
 
 
 async def test_output_and_status_are_those_of_the_command_and_nothing_is_left(engine: Engine) -> None:
@@ -194,7 +193,7 @@ def limit_memory(pid: int) -> None:
         if limit.exists():
             limit.write_text(str(16 * 1024 * 1024))
             return
-    pytest.fail(f"process {pid} is in no cgroup that limits memory")
+    pytest.fail(f"process {pid} is not in a cgroup that limits memory")
 
 
 async def test_container_removed_from_outside_is_a_failure(engine: Engine) -> None:
@@ -206,8 +205,7 @@ async def test_container_removed_from_outside_is_a_failure(engine: Engine) -> No
     assert "was removed from outside" in str(end.error)
 
 
-# -- stopping
-# ----------------------------------------------------------------------------------------------------------
+# -- stopping ----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_stop_ends_the_container_and_leaves_nothing(engine: Engine) -> None:
@@ -234,7 +232,7 @@ async def test_a_start_that_is_cancelled_leaves_no_container(engine: Engine) -> 
     worker = made(engine, *STUBBORN)
     starting = asyncio.create_task(worker.start())
     await eventually(lambda: containers(engine))
-    # No container must be left, however far the start has got.
+    # No container may be left, no matter how far the start has got.
     starting.cancel()
     await asyncio.wait({starting})
     await worker.stop(LIMIT if starting.cancelled() else 0)
@@ -307,8 +305,7 @@ async def test_a_suspension_refused_by_the_engine_raises_and_leaves_it_running(e
         assert not (await details(engine, worker))["State"]["Paused"]
 
 
-# -- failures to start
-# -------------------------------------------------------------------------------------------------
+# -- failures to start -------------------------------------------------------------------------------------------------
 
 
 async def test_a_missing_command_is_reported_with_the_engines_message(engine: Engine) -> None:
@@ -365,8 +362,7 @@ async def test_an_engine_that_goes_away_is_reported_and_the_next_start_cleans_up
         engine.close()
 
 
-# -- lifetimes and supervisors
-# -----------------------------------------------------------------------------------------
+# -- lifetimes and supervisors -----------------------------------------------------------------------------------------
 
 
 async def test_a_supervisor_starts_it_again_when_it_crashes(engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""Nothing outlives its parent: tests kill apps and count surviving processes. Other processes must survive."""
+"""No process outlives its parent: tests kill apps and count surviving processes. Unrelated processes must survive."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def end(fd: int) -> None:
 
 
 def ended(fd: int, limit: float = LIMIT) -> bool:
-    """Return whether the process behind ``fd`` ends within ``limit`` seconds."""
+    """Return whether the process behind ``fd`` exits within ``limit`` seconds."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(limit * 1000))
@@ -131,7 +131,7 @@ def run(doomed: Callable[[int], int]) -> Iterator[Callable[..., tuple[subprocess
         yield start
 
 
-# -- the family of seven --------------------------------------------------------------------------------------------
+# -- the seven processes --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
@@ -148,7 +148,7 @@ def test_survivors_match_the_table_and_other_processes_are_unharmed(stranger: Fa
     assert len(before) == 9
 
 
-# -- a worker that ends before its app -----------------------------------------------------------------------------
+# -- a worker that exits before its app ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("level", ["auto", "guard"])
@@ -358,7 +358,7 @@ async def test_a_guard_that_is_killed_again_and_again_is_replaced_ever_more_slow
             guard = doomed(guard_manager.pid)
             end(guard)
             assert ended(guard)
-            # No start may fail, because the supervisor would count it as a failure.
+            # No start may fail, because the supervisor would count the failure.
             async with ProcessWorker("b", "sleep", "1000"):
                 assert not ended(doomed(guard_manager.pid), 0)
     assert time.monotonic() - began > 0.1 + 0.2 + 0.4
@@ -579,7 +579,7 @@ async def _removal_that_is_held_up_by(late: subprocess.Popen[bytes], clock: Cloc
             place.move(quick.pid)
             removing = asyncio.create_task(place.remove())
             await asyncio.sleep(0)
-            # The cgroup may be gone if the first process died too early. Use the next one then.
+            # The cgroup may be gone if the first process died too early. In that case, use the next cgroup.
             with suppress(OSError):
                 place.move(late.pid)
             quick.kill()
@@ -590,7 +590,7 @@ async def _removal_that_is_held_up_by(late: subprocess.Popen[bytes], clock: Cloc
 
 @pytest.mark.parametrize(("seconds", "removed"), [(5, True), (15, False)])
 async def test_a_cgroup_that_takes_long_to_become_empty_is_removed(clock: Clock, seconds: float, removed: bool) -> None:
-    """The worker removes the cgroup, and so does the code that releases the guard and waits in the meantime."""
+    """The worker removes the cgroup, and so does the code that releases the guard, which is waiting at that time."""
     guard_manager.acquire()
     with subprocess.Popen(["sleep", "1000"]) as late:
         try:

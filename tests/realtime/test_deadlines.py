@@ -1,4 +1,4 @@
-"""Real programs that do not end in time, and a program that adopts all orphaned processes."""
+"""Real programs that do not exit in time, and a program that adopts all orphaned processes."""
 
 from __future__ import annotations
 

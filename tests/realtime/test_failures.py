@@ -1,4 +1,4 @@
-"""Expected failures end a program with one line and status 1; errors in the program keep their traceback."""
+"""A program with an expected failure exits with one line and status 1. An unexpected error keeps its traceback."""
 
 from __future__ import annotations
 

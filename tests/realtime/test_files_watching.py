@@ -63,7 +63,7 @@ class Seen:
         await self.until(lambda: (change, path) in self.pairs)
 
     async def after(self, sentinel: Path) -> list[tuple[str, Path]]:
-        """Write ``sentinel``, and return all changes that are reported before it. Forget them."""
+        """Write ``sentinel``. Return and forget all changes that are reported before it."""
         sentinel.write_text("sentinel")
         await self.wait_for("added", sentinel)
         before = [pair for pair in self.pairs if pair[1] != sentinel]
@@ -386,7 +386,7 @@ async def test_links_in_a_circle_are_harmless(tmp_path: Path) -> None:
         assert await seen.after(tmp_path / "sentinel") == [("added", tmp_path / "a" / "file")]
 
 
-# -- which changes are reported --------------------------------------------------------------------------------
+# -- reported changes ------------------------------------------------------------------------------------------
 
 
 async def test_ignored_names_count_below_the_watched_directory_only(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A program that ends during a flow continues that flow when it starts again."""
+"""A program that exits during a flow continues that flow when it starts again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Misbehaving child processes, alone and under a supervisor, are detected, limited and ended.
+"""Misbehaving child processes, alone and under a supervisor, are detected, limited and stopped.
 
 Other processes are not affected.
 """
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 LIMIT = 20.0
 SOON = Backoff(initial=0.01, multiplier=1.0)
-#: The loop of a program that waits for signals. A signal that arrives just before one long sleep would only be handled
-#: after it.
+#: The loop of a program that waits for signals. If it were one long sleep, a signal that arrived just before it would
+#: be handled only afterwards.
 FOR_EVER = "all(not time.sleep(0.02) for _ in iter(int, 1))"
 
 
@@ -61,7 +61,7 @@ class Lives:
 
 @asynccontextmanager
 async def living(way: str, *argv: str, **how: Any) -> AsyncIterator[Lives]:
-    """Run a command as a bare worker, or under a supervisor that restarts it. Stop it at the end of the block."""
+    """Run a command as a bare worker, or under a supervisor that restarts it. Stop it when the block exits."""
     lives = Lives()
     if way == "alone":
         async with lives.make(*argv, **how):
@@ -300,7 +300,7 @@ async def test_a_process_that_ignores_signals_is_killed_after_the_grace_period(w
 
 
 async def test_no_signal_is_sent_after_a_pid_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever its state, a worker sends signals only before its process is reaped."""
+    """A worker in any state sends signals only before its process is reaped."""
     free: set[int] = set()
     strangers: list[tuple[str, int, int]] = []
 
@@ -347,7 +347,7 @@ async def test_no_signal_is_sent_after_a_pid_is_free_again(monkeypatch: pytest.M
     assert strangers == []
 
 
-#: Runs as root of a PID namespace, where it may choose the next process's PID.
+#: Runs as root of a PID namespace, where it can choose the next process's PID.
 REUSE = """
     import asyncio, os, pathlib, signal, subprocess
     from lifecycle.workers import ProcessWorker

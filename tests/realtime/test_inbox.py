@@ -133,7 +133,7 @@ async def test_events_are_delivered_in_the_order_in_which_they_were_accepted(pat
 
 
 async def test_senders_do_not_wait_for_a_full_lane_and_too_many_get_429(path: Path) -> None:
-    """The handler has one message, two wait in the lane, the source holds one, and three wait in the inbox."""
+    """The handler has one message, and two wait in the lane. The source has one, and three wait in the inbox."""
     go_on = asyncio.Event()
 
     async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:
@@ -157,7 +157,7 @@ async def test_a_debounced_event_is_done_when_the_merged_call_has_ended(path: Pa
             assert await receiver.send(str(number)) == 202
         assert len(entries(path)) == 3
         assert not receiver.seen
-    # After the source had ended, the router flushed the window while it drained.
+    # After the source had finished, the router flushed the window while it drained.
     assert receiver.seen == [("2", 1)]
     assert entries(path) == []
 
@@ -249,7 +249,7 @@ async def test_the_result_is_stored_for_any_error_of_the_handler(path: Path, err
 
 
 async def test_an_id_with_invalid_characters_is_remembered(path: Path) -> None:
-    """The id may have any characters, because a custom verifier may return the text of a header."""
+    """The id can contain any characters, because a custom verifier may return a header's text."""
 
     def verify(headers: Mapping[str, str], body: bytes, *, now: float) -> str:
         return headers["x-id"]
@@ -272,7 +272,7 @@ async def test_an_id_with_invalid_characters_is_remembered(path: Path) -> None:
 async def test_a_retry_is_on_time_although_the_clock_is_set(
     path: Path, hours: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the system clock, setting it back would delay the message, and setting it forward would end the delay."""
+    """With the system clock, setting the clock back would extend the delay, and setting it forward would end it."""
     real = time.time
 
     async def fail_once(receiver: Receiver, _: WebhookEvent) -> None:
@@ -325,7 +325,7 @@ async def test_an_event_dropped_by_its_route_is_done(path: Path) -> None:
         await receiver.until_empty()
 
 
-# -- crashes, ends and starts --------------------------------------------------------------------------------------
+# -- crashes, stops and starts -------------------------------------------------------------------------------------
 
 
 async def test_messages_left_by_a_crash_come_first_in_order_as_another_attempt(path: Path) -> None:
@@ -486,7 +486,7 @@ async def test_a_cancelled_source_leaves_every_message_to_the_next_run(path: Pat
     async with receiving(path, handle) as receiver:
         assert await receiver.send("new") == 202
         await until(lambda: receiver.seen)
-        # A router cancels a source in this way if it does not end in time.
+        # A router cancels a source in this way if it does not finish in time.
         [runner] = receiver.router._lifespan.sources
         runner.cancel()
         await until(lambda: not runner.running)

@@ -112,16 +112,16 @@ class Terminal:
 
     def type(self, text: str) -> None:
         if text == "\x03":
-            # Two presses within 50 ms would count as one.
+            # Two presses within 50 ms would be treated as one.
             time.sleep(0.1)
         self.child.send(text)
 
     def interrupt(self) -> None:
-        time.sleep(0.1)  # two signals within 50 ms would count as one press
+        time.sleep(0.1)  # two signals within 50 ms would be treated as one press
         self.child.kill(signal.SIGINT)
 
     def ends(self, status: int = 0) -> str:
-        """Wait for the end, check the exit status and that no child is left, and return the remaining output."""
+        """Wait for the exit, check the exit status and that no child is left, and return the remaining output."""
         children = psutil.Process(self.child.pid).children(recursive=True)
         rest = self.child.read()
         self.child.wait()
@@ -271,7 +271,7 @@ def test_ctrl_c_ends_a_program_whose_loop_is_blocked() -> None:
         terminal.type("block\r")
         terminal.see("blocking")
         while terminal.child.isalive():
-            with suppress(OSError):  # the program has just ended
+            with suppress(OSError):  # the program has just exited
                 terminal.type("\x03")
             select.select([], [], [], 0.05)  # the kernel merges signals that arrive at the same time
         assert "\r\nforced to exit: SIGINT was signal number 3 in a row\r\n" in terminal.child.read()
@@ -493,7 +493,7 @@ def test_in_a_shell_in_tmux(tmp_path: Path) -> None:
 
     def do(*words: str) -> str:
         if words[-1] == "C-c":
-            time.sleep(0.1)  # two presses within 50 ms would count as one
+            time.sleep(0.1)  # two presses within 50 ms would be treated as one
         return subprocess.run([*tmux, *words], check=True, capture_output=True, text=True).stdout
 
     def see(pattern: str) -> None:

@@ -1,4 +1,4 @@
-"""Restarts of a process: the guard stays, and processes that left the group early end with the worker."""
+"""Process restarts: the guard keeps running, and processes that left the group early are killed with the worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process with its own terminal detects the terminal, and ends like any other process."""
+"""A process with its own terminal detects the terminal, and stops like any other process."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ async def test_a_process_that_keeps_the_terminal_open_does_not_delay_the_end() -
         async with asyncio.timeout(LIMIT):
             assert (await worker.wait()).status is Status.FINISHED
     finally:
-        # The process may have ended with the worker, and may have been reaped already.
+        # The process may have exited with the worker, and may have been reaped already.
         with suppress(ProcessLookupError):
             os.kill(daemon, 9)
 

@@ -1,4 +1,4 @@
-"""A real program and all its processes: how it ends, what it prints, and that no process is left."""
+"""A real program and all its processes: how it exits, what it prints, and that no process is left."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from lifecycle.workers.stdio import Inherited
 from tests.processes import alive, members
 from tests.waiting import until
 
-#: The loop of a program that waits for signals. A signal that arrives just before one long sleep would only be handled
-#: after it.
+#: The loop of a program that waits for signals. If it were one long sleep, a signal that arrived just before it would
+#: be handled only afterwards.
 FOR_EVER = "all(not time.sleep(0.02) for _ in iter(int, 1))"
 
 LIMIT = 20.0
@@ -61,7 +61,7 @@ def python(code: str, *argv: str, name: str = "app", **how: Any) -> ProcessWorke
     return ProcessWorker(name, sys.executable, "-u", "-c", textwrap.dedent(code), *argv, **how)
 
 
-#: A leader and a child that end on SIGTERM, a child that ignores SIGTERM, and a child that is stopped.
+#: A leader and a child that exit on SIGTERM, a child that ignores SIGTERM, and a child that is stopped.
 FAMILY = """
     import os, signal, time
     def child(what):
@@ -114,7 +114,7 @@ async def test_a_program_that_its_user_may_not_execute_is_explained(tmp_path: Pa
         await ProcessWorker("app", program, user="nobody").start()
 
 
-# -- the end, and its status --------------------------------------------------------------------------------------
+# -- exit statuses ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -408,7 +408,7 @@ async def test_signals_reach_the_leader_or_the_group_until_the_end() -> None:
 
 
 async def test_a_process_that_leaves_the_group_does_not_delay_the_end() -> None:
-    """A daemon keeps the pipe open. The worker ends nevertheless, and receives all its output."""
+    """A daemon keeps the pipe open. The worker still ends, and receives all its output."""
     output = Output()
     code = """
         import os, time

@@ -1,4 +1,4 @@
-"""For each kind of check, `start` returns only when the worker's own process is ready, not a different one."""
+"""For each kind of check, `start` returns only when the worker's own process is ready, not when another process is."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def python(code: str, *argv: str, **how: Any) -> ProcessWorker:
 
 
 def news(worker: ProcessWorker) -> str:
-    """Return the reason that the worker's check gives if the start times out."""
+    """Return the reason that the worker's check reports if the start times out."""
     return worker._ready.reason if worker._ready is not None else ""
 
 
@@ -54,7 +54,7 @@ def bindable(host: str) -> bool:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Yield a port held with SO_REUSEPORT: the system gives it to no other program, but a child can bind it."""
+    """Yield a port reserved with SO_REUSEPORT. The system assigns it to no other program, but a child can bind it."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("127.0.0.1", 0))
@@ -490,7 +490,7 @@ async def test_each_child_starts_after_its_predecessor_is_ready_also_on_restart(
 async def test_every_restart_waits_for_readiness_and_a_timeout_is_a_failure(
     way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The second run ends before it is ready, and the third run becomes ready."""
+    """The second run exits before it is ready, and the third run becomes ready."""
     code = """
         if os.environ["LIFECYCLE_ATTEMPT"] == "2":
             sys.exit("not today")

@@ -48,7 +48,7 @@ def says(process: subprocess.Popen[str], line: str) -> None:
     """Wait until the process prints a line."""
     assert process.stdout is not None
     while (read := process.stdout.readline()) != f"{line}\n":
-        assert read, f"the process ended without saying {line!r}: {process.stderr and process.stderr.read()}"
+        assert read, f"the process exited without printing {line!r}: {process.stderr and process.stderr.read()}"
 
 
 def ends(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -57,7 +57,7 @@ def ends(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def ends_forced(process: subprocess.Popen[str], signum: int) -> int:
-    """Send ``signum`` until the program has ended, at least twice.
+    """Send ``signum`` until the program has exited, at least twice.
 
     The system merges signals that arrive before the first one is handled.
     """
@@ -66,7 +66,7 @@ def ends_forced(process: subprocess.Popen[str], signum: int) -> int:
         process.send_signal(signum)
         with suppress(subprocess.TimeoutExpired):
             return process.wait(0.1)
-    raise AssertionError("the program did not end")
+    raise AssertionError("the program did not exit")
 
 
 BLOCKED = {

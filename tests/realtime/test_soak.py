@@ -1,4 +1,4 @@
-"""Runs the soak of `make soak` for a few seconds: all packages in one program, under faults."""
+"""Runs `make soak` for a few seconds: all packages in one program, with injected faults."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Fifty workers that are killed, stopped, added, removed, suspended and resumed at random.
 
-It takes five seconds in the suite, or the seconds in ``LIFECYCLE_CHAOS`` (`make chaos`: five minutes). A seed
-determines the actions. The suite always uses the same seed, ``LIFECYCLE_SEED`` sets it, and `make chaos` draws and
-prints one. Timing depends on the machine.
+It takes five seconds in the suite, or the number of seconds in ``LIFECYCLE_CHAOS`` (`make chaos`: five minutes). A seed
+determines the actions. The suite always uses the same seed, and `make chaos` prints a random seed. You can set it with
+``LIFECYCLE_SEED``. Timing depends on the machine.
 """
 
 from __future__ import annotations
@@ -88,8 +88,9 @@ class Chaos:
     # -- actions ----------------------------------------------------------------------------------------------------
 
     def strikes(self) -> list[asyncio.Task[None]]:
-        """Start some random actions at the same time, each with its own generator, so that their order is
-        irrelevant.
+        """Start some random actions at the same time.
+
+        Each has its own generator, so that their order is irrelevant.
         """
         acts = self.chance.choices(ACTS, weights=WEIGHTS, k=self.chance.randrange(1, 8))
         self.done.update(act.__name__ for act in acts)
@@ -183,7 +184,7 @@ class Chaos:
                     if settled(self.root.state()):
                         return
         except TimeoutError:
-            # Show every task, because a stuck task may prevent another one from ending.
+            # Show every task, because a stuck task may keep another task from finishing.
             print(f"not settled: {drawn(self.root.state())}; {whereabouts()}", flush=True)
             pytest.fail(f"seed {SEED}: not settled")
 
@@ -233,7 +234,7 @@ def settled(state: WorkerState) -> bool:
 
 
 def held() -> Counter[str]:
-    """Return the resources that this program currently holds."""
+    """Return the resources that this program currently uses."""
     return Counter(
         tasks=len(asyncio.all_tasks()),
         threads=len([each for each in threading.enumerate() if not each.name.startswith("asyncio_")]),
@@ -276,7 +277,7 @@ async def prices() -> dict[str, Counter[str]]:
 
 
 def bill(state: WorkerState, each: dict[str, Counter[str]]) -> Counter[str]:
-    """Return the resources that the running workers in the tree should hold."""
+    """Return the resources that the running workers in the tree should use."""
     total: Counter[str] = Counter()
     for kind, number in alive(state).items():
         total.update({what: number * price for what, price in each[kind].items()})
@@ -364,7 +365,7 @@ async def test_the_tree_survives_chaos_and_reports_its_real_state() -> None:
                 strikes = chaos.strikes()
                 await asyncio.sleep(chaos.chance.random() * 0.03)
                 _, stuck = await asyncio.wait(strikes, timeout=LIMIT)
-                assert not stuck, f"seed {SEED}: nobody answers {stuck}; {whereabouts()}"
+                assert not stuck, f"seed {SEED}: no response to {stuck}; {whereabouts()}"
             await chaos.calm_down()
             await check(chaos, base, each, announced)
     await listening

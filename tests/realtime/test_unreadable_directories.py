@@ -1,4 +1,4 @@
-"""`lifecycle watch` and `lifecycle up` report a directory that they may not access in one line."""
+"""`lifecycle watch` and `lifecycle up` report an inaccessible directory in one line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="capabilities ar
 
 @pytest.fixture(params=[0o000, 0o444], ids=["closed", "not searchable"])
 def closed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Yield a directory that this user may not access. It contains a Procfile, and a subdirectory that has one too."""
+    """Yield a directory that this user may not access. It and its subdirectory each contain a Procfile."""
     directory = tmp_path / "closed"
     (directory / "inner").mkdir(parents=True)
     for each in (directory, directory / "inner"):

@@ -56,11 +56,11 @@ def pids(text: str) -> list[int]:
 
 
 def wait_gone(numbers: list[int]) -> None:
-    """Wait until the processes have ended. The new parent of an ended process may not have reaped it yet."""
+    """Wait until the processes have exited. A process's new parent may not have reaped it yet."""
     assert numbers
     end = time.monotonic() + LIMIT
     while any(map(is_alive, numbers)):
-        assert time.monotonic() < end, f"of {numbers} some live on"
+        assert time.monotonic() < end, f"some of {numbers} are still running"
         time.sleep(0.02)
 
 
@@ -113,8 +113,8 @@ class TestProcfile:
     def test_process_has_port_and_env_file_and_no_input(self, up: Callable[..., Running], here: Path) -> None:
         (here / ".env").write_text("PORT=7000\nWHO=you\n")
         text = up("a: sleep 600\nb: echo $WHO $PORT; cat; pwd\n", "b", PORT="").rest(0)
-        # A variable that is set is kept, even if it is empty. The port depends on the line, not on the selected
-        # processes.
+        # A variable that is already set keeps its value, even if the value is empty. The port depends on the line, not
+        # on the selected processes.
         assert f"b      | you 5100\nb      | {here}\n" in text
 
     def test_incomplete_line_is_shown_at_the_end_and_logged(self, up: Callable[..., Running], here: Path) -> None:
@@ -188,7 +188,7 @@ class TestStops:
         program.until("a      | up")
         program.process.send_signal(signal.SIGINT)
         program.until("a      | stopping")
-        time.sleep(0.1)  # two presses within 50 ms would count as one
+        time.sleep(0.1)  # two presses within 50 ms would be treated as one
         program.process.send_signal(signal.SIGINT)
         wait_gone(pids(program.rest(1)))
 
@@ -406,7 +406,7 @@ class TestPolicies:
             program.until("| up")
         (here / "a.txt").touch()
         (here / "a.txt").write_text("old\n")
-        # If one of the earlier writes had counted, it would appear in this message or before it.
+        # If one of the earlier writes had been detected, it would appear in this message or before it.
         (here / "b.txt").write_text("new\n")
         program.until("changed: b.txt; restarting b")
         program.until("| up")

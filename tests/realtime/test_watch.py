@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["here", "watch"]  # fixtures
 
-#: The loop of a program that waits for signals. A signal that arrives just before one long sleep would only be handled
-#: after it.
+#: The loop of a program that waits for signals. If it were one long sleep, a signal that arrived just before it would
+#: be handled only afterwards.
 FOR_EVER = "all(not time.sleep(0.02) for _ in iter(int, 1))\n"
 
 
@@ -269,7 +269,7 @@ class TestStreams:
     @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "| true", "2>&1 | true"])
     @pytest.mark.parametrize("options", ["", "--prompt"])
     def test_closed_streams_do_not_end_the_watch(self, here: Path, closed: str, options: str) -> None:
-        """The watcher keeps watching, and the command keeps running until it is stopped in order."""
+        """The watcher keeps watching, and the command runs until it is stopped in the usual order."""
         write(here / "app.py", "import os, time\nopen('pid', 'w').write(f'{os.getppid()} {os.getpid()}.')\n" + LOUD)
         python = shlex.quote(sys.executable)
         line = f"{python} -m lifecycle watch --ext py {options} -- {python} app.py"

@@ -18,7 +18,7 @@ def test_a_touch_and_a_save_without_a_change_do_nothing(watch: Any, here: Path) 
     seen.seen("up 1")
     (here / "app.py").touch()
     write(here / "app.py", "VALUE = 1\n" + APP)
-    # If one of the earlier writes had counted, it would appear in this message or before it.
+    # If one of the earlier writes had been detected, it would appear in this message or before it.
     (here / "page.html").write_text("y")
     seen.said("changed: .*; restarting")
     assert "changed: page.html; restarting" in seen.err.read_text()

@@ -1,4 +1,4 @@
-"""`lifecycle watch --keep-old`: at any time, one process is serving."""
+"""`lifecycle watch --keep-old`: one process is serving at any time."""
 
 from __future__ import annotations
 

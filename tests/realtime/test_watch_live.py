@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["here", "watch"]  # fixtures
 
-#: Prints which of its pages a browser has displayed. A page that was only fetched does not count.
+#: Prints which of its pages a browser has displayed. Pages that were only fetched are not printed.
 PAGES = """\
 import socket
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

@@ -31,7 +31,7 @@ while True:
 """
 
 #: Writes the terminal's new width. It comes before `APP`, whose first line shows that signals are handled. It does not
-#: use print, which fails if the signal interrupts another print.
+#: use print, because print fails if the signal interrupts another print.
 RESIZED = """\
 import os, signal
 def resized(*_):
@@ -157,13 +157,13 @@ class TestPrompt:
         )
         seen = terminal("--prompt")
         seen.sees("up 1 True")
-        # On a busy machine, the first change may come before the prompt waits for one.
+        # On a busy machine, the first change may come before the prompt is ready to detect it.
         for columns in (120, 110) * 5:
             seen.tty.setwinsize(40, columns)
             if seen.tty.expect([f"resized {columns}", pexpect.TIMEOUT], timeout=3) == 0:
                 break
         else:
-            pytest.fail(f"no change of the window was passed on: {seen.tty.before!r}")
+            pytest.fail(f"no change of the window's size was passed on: {seen.tty.before!r}")
         seen.types("quit")
         seen.ends(0)
 
@@ -230,7 +230,7 @@ class TestPrompt:
         [child] = seen.children()
         seen.presses("c")
         until_blocking(seen.is_suspended)
-        time.sleep(0.1)  # two within 50 ms would be one press
+        time.sleep(0.1)  # two presses within 50 ms would be treated as one
         seen.presses("c")
         seen.ends(0)
         assert not child.is_running()
@@ -238,7 +238,7 @@ class TestPrompt:
     def test_ctrl_d_quits(self, terminal: Any) -> None:
         seen = terminal("--prompt")
         seen.sees("up 1")
-        # Before the prompt reads, the terminal would take the key as the end of an empty line, and drop it.
+        # Before the prompt reads, the terminal would treat the key as the end of an empty line, and drop it.
         seen.sees("lifecycle>")
         seen.presses("d")
         seen.ends(0)

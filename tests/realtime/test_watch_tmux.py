@@ -170,7 +170,7 @@ def test_command_that_reads_in_the_background_stops_with_watch(screen: Screen, t
 
 
 def test_the_demo_works_as_its_first_lines_describe(screen: Screen, tmp_path: Path) -> None:
-    """The page changes, a broken file leaves the old page up, and the printed curl command and keys work."""
+    """The page changes, a broken file leaves the old page in place, and the printed curl command and keys work."""
     shutil.copytree(ROOT / "examples", tmp_path / "here" / "examples")
     site = tmp_path / "here" / "examples" / "site"
     screen.types(f"{sys.executable} -m examples.demo")

@@ -1,4 +1,4 @@
-"""Webhooks over real sockets and through a real router: how well-behaved senders are answered."""
+"""Webhooks over real sockets and through a real router: the responses to well-behaved senders."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Served:
 
 
 class Verifier:
-    """Counts requests and accepts them. After it has seen a request, that request only waits for the router."""
+    """Counts requests and accepts them. Once it has counted a request, that request only waits for the router."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -261,7 +261,7 @@ async def test_waiting_requests_are_accepted_while_the_router_drains() -> None:
 
 
 async def test_requests_that_wait_at_the_end_get_503_with_retry_after() -> None:
-    """The handler never ends and the router is cancelled, so the sender must learn that its event was refused."""
+    """The handler never finishes and the router is cancelled, so the sender must receive a rejection."""
     source = WebhookSource(port=0)
     started = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""With ``answer="handled"``, a sender receives the handler's result, and a repeated request receives it too."""
+"""With ``answer="handled"``, a sender receives the handler's result, even if it repeats the request."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_repetitions_during_the_handler_share_its_result() -> None:
         await until(lambda: handler.calls)
         handler.go.set()
         statuses = [(await answer)[0] for answer in answers]
-    # A request that arrived late enough was delivered again, and failed as well.
+    # A request that arrived late enough was delivered again, and also failed.
     assert statuses == [500, 500, 500]
 
 
@@ -129,7 +129,7 @@ async def test_waiting_requests_are_answered_while_the_router_drains_and_others_
 
 
 async def test_requests_get_503_while_the_router_drains() -> None:
-    """No client waits for a response, but events that were accepted are still being handled."""
+    """No client waits for a response, but accepted events are still being handled."""
     handler = Handler()
     async with serving(handle=handler) as served:
         url = served.source.url

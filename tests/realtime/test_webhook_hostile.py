@@ -117,7 +117,7 @@ def few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def quiet(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """Return the log, after checking that no client causes a message above INFO."""
+    """Return the log, after checking that no client caused a message above INFO."""
     caplog.set_level(logging.DEBUG)
     return caplog
 
@@ -332,7 +332,7 @@ async def test_malformed_chunks_are_refused(quiet: pytest.LogCaptureFixture) -> 
         wire.send(head + b"5\r\nhello\r\n")
         await asyncio.sleep(0.01)
         wire.send(b"zz\r\n")
-        # aiohttp's parser does not tell the code that reads a body when it gives up, so the time limit ends the read.
+        # When aiohttp's parser gives up, the code that reads the body is not notified, so the time limit ends the read.
         assert await wire.status() in {400, 408}
     assert_quiet(quiet)
 
@@ -411,7 +411,7 @@ async def test_disconnects_at_any_byte_leave_no_trace(cut: int, quiet: pytest.Lo
 async def test_a_disconnect_before_the_body_is_waited_for_is_not_an_error(
     quiet: pytest.LogCaptureFixture,
 ) -> None:
-    """Data and end arrive in the same loop iteration, so the connection is gone when the request begins."""
+    """The data and the end arrive in the same loop iteration, so the connection is closed when the request begins."""
     async with serving() as served:
         wire = await served.connect()
         connections = served.source._server._listener._connections  # type: ignore[union-attr]

@@ -38,7 +38,7 @@ def write(path: Path, text: str) -> None:
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Return whether the process has ended. The system may take a while to reap an orphan."""
+    """Return whether the process has exited. The system may take a while to reap an orphan."""
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
@@ -66,10 +66,10 @@ class Watch:
         def found() -> list[str] | None:
             hits = re.findall(pattern, file.read_text())
             if len(hits) < times and self.process.poll() is not None:
-                pytest.fail(f"it ended: {self.everything()}")
+                pytest.fail(f"the process exited: {self.everything()}")
             return hits if len(hits) >= times else None
 
-        return until_blocking(found, lambda: f"{pattern!r} x {times} did not come: {self.everything()}")
+        return until_blocking(found, lambda: f"{pattern!r} did not appear {times} times: {self.everything()}")
 
     def said(self, pattern: str, *, times: int = 1) -> list[str]:
         """Wait until the watcher's own messages contain ``pattern`` ``times`` times, and return the matches."""

@@ -101,7 +101,7 @@ async def test_a_plain_function_runs_in_a_thread_that_knows_the_lifetime(clock: 
 
 
 async def held_in_a_thread(begun: threading.Event) -> None:
-    """Wait until the thread has started, without advancing the virtual clock."""
+    """Wait until the thread has started, without advancing virtual time."""
     while not begun.is_set():
         await asyncio.sleep(0)
 

@@ -134,7 +134,7 @@ async def _lived(worker: TaskWorker | ThreadWorker) -> None:
 
 
 class Foreign:
-    """A third-party worker that announces nothing on hooks."""
+    """A third-party worker that never announces anything on hooks."""
 
     name, status = "foreign", "running"
 

@@ -69,7 +69,7 @@ async def forever() -> None:
 
 
 class Part:
-    """A main that logs its start and its end."""
+    """A main that logs when it starts and when it finishes."""
 
     def __init__(self, name: str, log: list[str]) -> None:
         self.name = name
@@ -157,7 +157,7 @@ async def test_object_that_cannot_be_run_is_refused(clock: Clock, wrong: Any) ->
         lifetime(wrong)
 
 
-# -- its stop ---------------------------------------------------------------------------------------------------------
+# -- stopping ---------------------------------------------------------------------------------------------------------
 
 
 async def test_stop_sends_sigterm_and_the_host_leaves_the_block(
@@ -234,7 +234,7 @@ async def test_supervisor_whose_failure_the_block_handles_does_not_stop_the_host
 
 
 async def test_block_in_a_lost_generator_is_shut_down_for_the_host(clock: Clock, host: Host) -> None:
-    """The task that entered the block ends, but the generator with the block stays suspended."""
+    """The task that entered the block finishes, but the generator with the block stays suspended."""
     closed: list[str] = []
 
     async def enter() -> None:
@@ -260,7 +260,7 @@ async def test_end_of_an_embedded_block_does_not_stop_the_host(clock: Clock, hos
     assert host.asked == 0
 
 
-# -- tasks that do not inherit it -------------------------------------------------------------------------------------
+# -- tasks that do not inherit the lifetime ---------------------------------------------------------------------------
 
 
 async def request(call: Any, *args: Any) -> Any:

@@ -117,7 +117,7 @@ async def test_a_shutdown_as_the_block_ends_cancels_no_later_code(clock: Clock) 
     async with lifetime() as life:
         life.shutdown()
         await asyncio.sleep(0)
-        # A body that swallows its cancellation ends in the same way as any other body.
+        # A body that swallows its cancellation is treated like any other body.
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(1)
     await clock.advance(1)

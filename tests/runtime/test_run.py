@@ -1,4 +1,4 @@
-"""`run`: its arguments, how a program ends, and the result."""
+"""`run`: its arguments, how a program exits, and the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of the shutdown, and components that do not end."""
+"""The order of the shutdown, and components that do not stop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ run_virtual = functools.partial(run, loop_factory=VirtualLoop)
 
 
 class Worker:
-    """A worker that announces its start, as the library's workers do."""
+    """A worker that announces its start, like the library's workers."""
 
     def __init__(self, name: str, log: list[str], *, stops_in: float = 0.0) -> None:
         self.name, self.status, self.log, self.stops_in = name, "created", log, stops_in

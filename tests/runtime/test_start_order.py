@@ -70,7 +70,7 @@ def test_an_error_in_wait_running_of_a_main_that_returns_when_cancelled_ends_the
                 await super().run()
 
     async def main() -> None:
-        raise AssertionError("a main has started after the start before it has failed")
+        raise AssertionError("a main started although an earlier start had failed")
 
     with pytest.raises(OSError, match="the port is taken"):
         run(Returns(ends=False), main, loop_factory=VirtualLoop)

@@ -1,4 +1,4 @@
-"""Supervisors, and the lifetime in which they run."""
+"""Supervisors and the lifetimes in which they run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_shutdown_during_a_restart_ends_normally() -> None:
         return make()
 
     async def ends() -> None:
-        """A worker that ends immediately and must be restarted."""
+        """A worker that exits immediately and must be restarted."""
 
     async def main() -> None:
         await Supervisor("app", Spec("child", child, backoff=Backoff(initial=0.1))).start()

@@ -1,4 +1,4 @@
-"""`sleep` and `read_line`: how they can end, and what happens to data that arrives at the same moment."""
+"""`sleep` and `read_line`: the ways they can end, and the handling of data that arrives at the same moment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Mode = Literal["shield", "strict"]
 
 
 async def inside(work: Any, *causes: Any) -> Any:
-    """Run ``work`` in a task inside a lifetime whose block ignores its cancellation, and return how the task ended.
+    """Run ``work`` in a task inside a lifetime whose block ignores its cancellation, and return the task's outcome.
 
     A number in ``causes`` lets the loop run that many iterations before the next cause.
     """
@@ -128,7 +128,7 @@ async def test_a_line_is_read(clock: Clock, mode: Mode) -> None:
     stream.feed_eof()
     async with lifetime(signals=False):
         assert [await read_line(stream, mode=mode) for _ in range(3)] == [b"one\n", b"two\n", b""]
-    assert await read_line(stream) == b"", "it works without a lifetime too"
+    assert await read_line(stream) == b"", "the end of the file was not reported"
 
 
 async def test_shielded_data_that_came_with_the_cancellation_is_returned_and_the_cancellation_follows(
@@ -221,7 +221,7 @@ async def test_shielded_reads_that_time_out_lose_no_line(clock: Clock) -> None:
             expired += 1
     await feeding
     assert [int(line) for line in lines[:-1]] == list(range(fed))
-    assert expired > 100, "else nothing was proved"
+    assert expired > 100, "too few timeouts for a useful test"
 
 
 @pytest.mark.parametrize("turns_between", range(9))

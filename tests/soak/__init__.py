@@ -1,4 +1,4 @@
-"""The soak: a program that uses every package of the library, under injected faults for a long time.
+"""The soak: a program that uses every package of the library and runs under injected faults for a long time.
 
 ``python -m tests.soak --seconds 1800`` (`make soak`). The program is `program`, with its parts in `webhooks`,
 `flow_jobs`, `tree`, `pooling`, `routes` and `observer`. It records its actions through `notes`. `storm` runs the

@@ -22,7 +22,7 @@ class AttackSwitch:
 
     @asynccontextmanager
     async def attacking(self) -> AsyncGenerator[None]:
-        """Wait until attacks are on, and run the block. `disable` waits until the block has ended."""
+        """Wait until attacks are on, and run the block. `disable` waits until the block has exited."""
         await self._attacks.wait()
         self._under_way += 1
         try:
@@ -36,7 +36,7 @@ class AttackSwitch:
         self._attacks.set()
 
     async def disable(self) -> None:
-        """Turn attacks off, and wait until all running attacks have ended."""
+        """Turn attacks off, and wait until all running attacks have finished."""
         self._attacks.clear()
         while self._under_way:
             self._moved.clear()

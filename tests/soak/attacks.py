@@ -132,7 +132,7 @@ class Attacks:
             data = self._chance.choice((*TASKS, *THREADS))
         outcome = await self._console.emit(topic, data)
         if outcome not in (*OUTCOMES[topic], "busy") and not self._life.ending:
-            raise AssertionError(f"{topic} was {outcome}")
+            raise AssertionError(f"unexpected outcome for {topic}: {outcome}")
 
     async def publish(self) -> None:
         """Emit an event that the bus delivers back to the program."""
@@ -185,7 +185,7 @@ class Attacks:
         try:
             await asyncio.sleep(self._chance.random())
         finally:
-            # The next run needs the server too.
+            # The next run also needs the server.
             self._bus.start()
 
     # -- files, lines and signals ------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class Attacks:
         """Send SIGHUP, which makes the program reload its configuration file. The file may be invalid."""
         content = json.dumps({"number": next(_numbers)})
         (self._life.directory / CONFIG).write_text(content if self._chance.random() < 0.7 else content[:-3])
-        # After `run` has returned, the signal has its default action and ends the process.
+        # After `run` has returned, the signal has its default action, which kills the process.
         if not self._life.ending:
             self._life.send(signal.SIGHUP)
 

@@ -18,9 +18,9 @@ __all__ = ["ENDS", "FILE", "KEEP", "FlowJobs", "end_of_deploy"]
 
 #: The name of the database file.
 FILE = "flows.db"
-#: Seconds for which finished flows are kept.
+#: The number of seconds for which finished flows are kept.
 KEEP = 90.0
-#: Seconds at the start of a run in which no flow is removed, because webhooks may still be repeated.
+#: The number of seconds at the start of a run during which no flow is removed, because webhooks may still be repeated.
 _BEGIN = 20.0
 ENDS = ("SUCCESS", "FAILURE", "REVERTED")
 
@@ -71,7 +71,7 @@ class FlowJobs:
     # -- for handlers ----------------------------------------------------------------------------------------------
 
     async def deployed(self, number: int) -> None:
-        """Run the deployment once, and return after its flow has ended."""
+        """Run the deployment once, and return when its flow has finished."""
         run = self.flows.start(self.deploy, id=f"deploy-{number}", number=number)
         try:
             await run

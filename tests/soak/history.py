@@ -1,4 +1,4 @@
-"""The requests to the program and the program's notes over all runs, and the contradictions between them.
+"""The requests to the program, its notes from all runs, and any contradictions between them.
 
 This module checks only the notes. The module `quiet_checks` has the checks that need the running program.
 """
@@ -46,7 +46,7 @@ class History:
         self._bus: set[int] = set()
         # The run in which each effect happened, by the effect's key.
         self._effects: dict[str, int] = {}
-        # Flows that have announced their end.
+        # Flows that have announced that they finished.
         self._over: set[str] = set()
         self._calls: set[int] = set()
         self._calls_of = 0
@@ -62,7 +62,7 @@ class History:
         self.rounds: dict[str, int] = {}
         self.sample: tuple[int, int] = (0, 0)
         self.objects: int | None = None
-        #: The runs that recorded their end.
+        #: The runs that recorded a clean exit.
         self.ended: set[int] = set()
 
     def begin(self) -> None:

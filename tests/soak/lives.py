@@ -1,4 +1,4 @@
-"""One run of the program: its process from start to end, and what the process leaves behind."""
+"""One run of the program: its process from start to exit, and what the process leaves behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 
 #: The timeout in seconds for operations that are slow only on a busy machine.
 LIMIT = 90.0
-#: The kernel kills the program when this process ends for any reason.
+#: The kernel kills the program when this process exits for any reason.
 _WITH_US = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 #: The environment variable that marks every process of a run.
 _MARK = "SOAK_LIFE"
@@ -40,7 +40,7 @@ class Broken(Exception):
 class Life:
     """One process of the program.
 
-    Call `start` and `wait_up`, then a method that ends the process, and then `check_nothing_left`.
+    Call `start` and `wait_up`, then a method that stops the process, and finally `check_nothing_left`.
     """
 
     def __init__(self, directory: Path, number: int, bus: str | None) -> None:
@@ -57,12 +57,12 @@ class Life:
     @property
     def process(self) -> Process:
         """The run's process."""
-        assert self._process is not None, "it was started"
+        assert self._process is not None, "the process has not been started"
         return self._process
 
     @property
     def alive(self) -> bool:
-        """True unless the process is known to have ended."""
+        """True unless the process is known to have exited."""
         return self.process.returncode is None
 
     async def start(self) -> None:
@@ -89,10 +89,10 @@ class Life:
             async with asyncio.timeout(LIMIT):
                 while not path.exists():
                     if not self.alive:
-                        raise Broken(f"it ended with {self.process.returncode} before it was up")
+                        raise Broken(f"the program exited with {self.process.returncode} before it was up")
                     await asyncio.sleep(0.02)
         except TimeoutError:
-            raise Broken(f"it is not up after {LIMIT:g} s") from None
+            raise Broken(f"the program was not up within {LIMIT:g} s") from None
         self.up = json.loads(path.read_text())
         path.unlink()
 
@@ -107,7 +107,7 @@ class Life:
         if self.alive:
             self.process.send_signal(signum)
 
-    # -- ends --------------------------------------------------------------------------------------------------------
+    # -- stopping ----------------------------------------------------------------------------------------------------
 
     async def kill(self) -> None:
         """Kill the program with SIGKILL."""
@@ -116,7 +116,7 @@ class Life:
         await self.process.wait()
 
     async def hammer(self, pause: float) -> None:
-        """Press Ctrl+C repeatedly until the program ends, cleanly or by force."""
+        """Press Ctrl+C repeatedly until the program exits, cleanly or by force."""
         self.ending = True
         await self._over(0, 1, within=LIMIT, again=(signal.SIGINT, pause))
 
@@ -141,7 +141,7 @@ class Life:
                 os.kill(pid, signal.SIGCONT)
 
     async def over(self) -> None:
-        """Wait for a clean end within the deadline."""
+        """Wait for a clean exit within the deadline."""
         # On a busy machine, the steps before and after the deadline also take time.
         await self._over(0, within=DEADLINE + 10.0)
 
@@ -154,9 +154,9 @@ class Life:
             await asyncio.wait({ended}, timeout=until - time.monotonic() if again is None else again[1])
         if not ended.done():
             ended.cancel()
-            raise Broken(f"it did not end within {within:g} s; it does {self._doing()}")
+            raise Broken(f"the program did not exit within {within:g} s; it is still in {self._doing()}")
         if ended.result() not in statuses:
-            raise Broken(f"it ended with {ended.result()} instead of {statuses}")
+            raise Broken(f"the program exited with {ended.result()}; expected one of {statuses}")
 
     def _doing(self) -> str:
         try:
@@ -200,7 +200,7 @@ class Life:
             left = {**self.relatives(), **{str(each): "a cgroup" for each in self.cgroups()}}
             if not left:
                 return
-        raise Broken(f"it has ended, and left {left}")
+        raise Broken(f"the program exited, but left {left}")
 
     async def end_by_force(self) -> None:
         """Kill the program, whatever its state."""

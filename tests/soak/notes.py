@@ -16,7 +16,7 @@ NAME = "notes"
 
 
 class Notes:
-    """Writes notes for one run of the program. Any thread and any pool worker may use it."""
+    """Writes notes for one run of the program. Any thread and any pool worker can use it."""
 
     def __init__(self, directory: Path, life: int) -> None:
         self.directory, self.life = directory, life
@@ -27,5 +27,5 @@ class Notes:
         os.write(self._file, f"{json.dumps([self.life, kind, *what])}\n".encode())
 
     def wrong(self, what: str) -> None:
-        """Report a violation, which ends the soak."""
+        """Report a violation, which stops the soak."""
         self.note("wrong", what)

@@ -48,7 +48,7 @@ __all__ = ["CONFIG", "DEADLINE", "HEALTH", "LOG", "NAME", "TOKEN", "WATCHED", "m
 
 NAME = "soak"
 TOKEN = "a-token-of-the-soak"
-#: Seconds that a clean stop may take.
+#: The maximum duration of a clean stop, in seconds.
 DEADLINE = 25.0
 #: The configuration file, the health file and the directory, all of which are watched.
 CONFIG, HEALTH, WATCHED = "config.json", "healthy", "watched"
@@ -88,7 +88,7 @@ class Soak:
             *(self.tree.root, self.pool, self.flow_jobs, self.prompt, self.router, self.callers, self.main),
             exit_timeout=DEADLINE,
         )
-        # This note proves that the program ended cleanly. A single system call writes it.
+        # This note proves that the program exited cleanly. A single system call writes it.
         self.notes.note("ended", self.callers.begun, dict(self.callers.outcomes))
 
     async def main(self) -> None:

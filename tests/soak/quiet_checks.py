@@ -36,7 +36,7 @@ __all__ = ["QuietCheck", "check_file"]
 
 _SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "reference" / "snapshot.schema.json").read_text())
 _RESTLESS = ("created", "pending", "starting", "stopping", "suspended")
-#: The child that fails on purpose until its supervisor gives it up. A command restarts it.
+#: The child that fails on purpose until its supervisor gives up. A command restarts it.
 _BRITTLE = "brittle"
 #: Loops that stop during a suspension.
 _HELD = ("counter", "pair-task", "link-2", "brittle")
@@ -74,9 +74,9 @@ class QuietCheck:
         until = time.monotonic() + LIMIT
         while lies := await self._violations():
             if not self._life.alive:
-                raise Broken(f"it has ended by itself, with {self._life.process.returncode}")
+                raise Broken(f"the program exited by itself, with {self._life.process.returncode}")
             if time.monotonic() > until:
-                raise Broken(f"after {LIMIT:g} s of calm: {'; '.join(lies)}")
+                raise Broken(f"after {LIMIT:g} s without attacks: {'; '.join(lies)}")
             await asyncio.sleep(0.2)
 
     async def _violations(self) -> list[str]:
@@ -124,17 +124,17 @@ class QuietCheck:
         """Check that loops stop during a suspension and run again after the resume."""
         outcome = await self._console.command("suspend")
         if outcome != "handled":
-            raise Broken(f"suspending at rest was {outcome}")
+            raise Broken(f"unexpected outcome of a suspension while idle: {outcome}")
         first = await self._noted(lambda _: True)
         then = await self._noted(lambda _: True)
         if moved := [name for name in _HELD if first.get(name) != then.get(name)]:
-            raise Broken(f"suspended, {moved} kept running: {first}, {then}")
+            raise Broken(f"{moved} kept running during the suspension: {first}, {then}")
         if (outcome := await self._console.command("resume")) != "handled":
-            raise Broken(f"resuming at rest was {outcome}")
+            raise Broken(f"unexpected outcome of a resume while idle: {outcome}")
         await self._noted(lambda rounds: all(rounds[name] > then[name] for name in _HELD if name in then))
 
     async def _noted(self, good: Callable[[dict[str, int]], bool]) -> dict[str, int]:
-        """Wait for a note for which ``good`` is true, and return its count of each loop's iterations."""
+        """Wait for a note for which ``good`` is true, and return the loop counts in that note."""
         self._history.read()
         seen = self._history.lines["rounds"]
         try:
@@ -143,7 +143,7 @@ class QuietCheck:
                     await asyncio.sleep(0.05)
                     self._history.read()
         except TimeoutError:
-            raise Broken(f"its loops do not continue: {self._history.rounds}") from None
+            raise Broken(f"the loops did not continue: {self._history.rounds}") from None
         return self._history.rounds
 
 
@@ -167,7 +167,7 @@ def _restless(state: Any) -> Iterator[str]:
 
 
 def _busy(lane: Any) -> bool:
-    """Return whether a lane holds events, ignoring ticks and similar periodic events."""
+    """Return whether a lane contains events, ignoring ticks and similar periodic events."""
     return bool(lane["running"] or lane["waiting"]) and not lane["name"].startswith(("tick", "queue", "status"))
 
 

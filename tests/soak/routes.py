@@ -41,7 +41,7 @@ OUTCOMES: dict[str, tuple[str, ...]] = {
 
 
 class Routes:
-    """Handlers for the topics in `OUTCOMES`. Each handler checks that it is called as it should be."""
+    """Handlers for the topics in `OUTCOMES`. Each handler checks that it is called correctly."""
 
     def __init__(self, notes: Notes, tree: Tree, pool: Pool) -> None:
         self._notes, self._tree, self._pool = notes, tree, pool
@@ -143,7 +143,7 @@ class Routes:
 
     async def _from_the_bus(self, event: Any) -> None:
         if not isinstance(event, BusEvent):
-            self._notes.wrong(f"{event.topic} did not come from the bus")
+            self._notes.wrong(f"{event.topic} was not delivered by the bus")
             return
         if event.attempt == 1 and event.data % 11 == 0:
             raise ValueError(f"{event.data} brings no luck")

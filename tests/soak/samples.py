@@ -63,7 +63,7 @@ FIGURES = {figure.name: figure for figure in (*_HELD, *_FILES)}
 
 @dataclass
 class Series:
-    """Samples of each figure, in order."""
+    """The samples of each figure, in order."""
 
     samples: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
@@ -118,7 +118,7 @@ class Table:
 
 
 def measured(life: Life, history: History) -> dict[str, float]:
-    """Return the resources that a run currently uses, or nothing if the run has just ended."""
+    """Return the resources that a run currently uses, or nothing if the run has just finished."""
     try:
         program = psutil.Process(life.process.pid)
         with program.oneshot():

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ENDS", "UNCLEAN", "Scenario"]
 
-#: The ways to end a run. Runs use them one after the other, and then again from the start.
+#: The ways to end a run. Successive runs cycle through them.
 ENDS = ("kill", "terminate", "kill", "interrupt", "kill", "hammer", "kill", "stop", "kill", "close_input")
-#: The ways to end a run in which the program cannot report its end.
+#: The ways to end a run without a final note from the program.
 UNCLEAN = ("kill", "hammer")
 
 #: The maximum duration of attacks between two quiet periods, and the time between two checks, in seconds.
@@ -34,7 +34,7 @@ _PAUSE = 0.5
 
 
 class Scenario:
-    """A context manager from the start of the program to its end."""
+    """A context manager that starts the program and stops it on exit."""
 
     def __init__(self, life: Life, shared: SharedState) -> None:
         self._life, self._shared = life, shared
@@ -72,10 +72,10 @@ class Scenario:
         while (left := until - time.monotonic()) > 0:
             done, _ = await asyncio.wait(self._beside, timeout=min(left, _PAUSE), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                # A task that has ended has failed.
+                # If a task has finished, it has failed.
                 task.result()
             if not self._life.alive:
-                raise Broken(f"it has ended by itself, with {self._life.process.returncode}")
+                raise Broken(f"the program exited by itself, with {self._life.process.returncode}")
             self._shared.history.read()
             if self._shared.history.wrong:
                 raise Broken("a violation, described below")
@@ -103,7 +103,7 @@ class Scenario:
                 # The last attack may have left a source held.
                 await self._calm.go_on()
         except TimeoutError:
-            raise Broken(f"what was asked of it is not answered after {LIMIT:g} s") from None
+            raise Broken(f"some requests were not answered within {LIMIT:g} s") from None
         finally:
             falling.cancel()
             await asyncio.wait({falling})

@@ -31,7 +31,7 @@ _ACCEPTED, _REFUSED, _FORBIDDEN = 202, (429, 503), (401, 403)
 
 
 class Senders:
-    """Sends webhooks while attacks are on. `url` is the program's address, or empty while it does not listen."""
+    """Sends webhooks while attacks are on. `url` is the program's address, or empty while it is not listening."""
 
     def __init__(self, history: History, attack_switch: AttackSwitch, chance: random.Random) -> None:
         self._history, self._attack_switch, self._chance = history, attack_switch, chance
@@ -40,7 +40,7 @@ class Senders:
         self._listens = asyncio.Event()
 
     def listens(self, url: str) -> None:
-        """Set the program's address, or an empty string while the program does not listen."""
+        """Set the program's address, or an empty string while the program is not listening."""
         self._url = url
         self._listens.set() if url else self._listens.clear()
 

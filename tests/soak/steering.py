@@ -66,7 +66,7 @@ class Console:
             self.answered += 1
             if answer.status == _BUSY:
                 return "busy"
-            assert answer.status == 200, f"{body}: {answer.status} {given}"
+            assert answer.status == 200, f"unexpected response to {body}: {answer.status} {given}"
             assert given["outcome"] in _OUTCOMES, given
             return str(given["outcome"])
 

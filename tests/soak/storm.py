@@ -1,4 +1,4 @@
-"""The sequence of runs: how long each run lasts, how it ends, and the report."""
+"""The sequence of runs: the duration of each run, the way it ends, and the report."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Storm:
                 await self._live(self._short(), next(self._ends))
             await self._live(self._seconds * 0.05, "interrupt")
         if senders.done():
-            # A sender that has ended has failed.
+            # If a sender has finished, it has failed.
             senders.result()
 
     def _short(self) -> float:
@@ -116,10 +116,10 @@ class Storm:
             self._judge(Table(f"life {life.number}, {seconds:.0f} s", scenario.series, judged=seconds >= JUDGED))
 
     def _check(self, life: Life, *, clean: bool) -> None:
-        """Check a run after its end."""
+        """Check a run after it has finished."""
         self._shared.history.read()
         if clean and life.number not in self._shared.history.ended:
-            raise Broken("it ended without having come to its end")
+            raise Broken("the program exited without recording a clean exit")
         self.wrong += check_file(self._shared.directory, at_rest=False)
         life.log.unlink()
 

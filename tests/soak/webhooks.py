@@ -22,12 +22,12 @@ SECRET = "It's a Secret to Everybody"
 PATHS = ("plain", "batch", "stuck", "deploy", "job")
 #: The name of the inbox file.
 FILE = "inbox.db"
-#: Seconds for which an id is remembered.
+#: The number of seconds for which an id is remembered.
 DEDUPE = 40.0
 
-#: Requests whose number is a multiple of the first value fail the first time. Multiples of the second take a long time.
+#: Requests whose number is a multiple of the first value fail at first. Multiples of the second take a long time.
 _UNLUCKY, _SLOW = 17, 23
-#: Seconds that a stuck handler may take.
+#: The maximum number of seconds for a stuck handler.
 _PATIENCE = 0.5
 
 

@@ -1,6 +1,4 @@
-"""FileWatchSource without system notifications: the names that it watches, and the changes between two scans of a
-tree.
-"""
+"""FileWatchSource without system notifications: the names that it watches, and the changes between two scans."""
 
 from __future__ import annotations
 

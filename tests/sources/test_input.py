@@ -80,7 +80,7 @@ def terminal() -> Iterator[tuple[IO[str], int]]:
             os.close(leader)
 
 
-# -- what a line means ------------------------------------------------------------------------------------------
+# -- meaning of a line ------------------------------------------------------------------------------------------
 
 
 async def test_built_in_commands_become_lifecycle_events() -> None:
@@ -237,7 +237,7 @@ async def test_no_line_is_lost_or_changed(lines: list[bytes]) -> None:
     assert await lines_of(whole) == [line.decode("utf-8", "replace") for line in lines]
 
 
-# -- where lines come from --------------------------------------------------------------------------------------
+# -- input files ------------------------------------------------------------------------------------------------
 
 
 async def test_a_pipe_is_read_as_data_arrives_and_ends_when_its_writer_closes() -> None:
@@ -386,7 +386,7 @@ async def test_a_terminal_that_hangs_up_ends_the_input() -> None:
 
 
 class Held:
-    """An `emit` whose deliveries end when the test ends them."""
+    """An `emit` whose deliveries finish when the test lets them."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []
@@ -485,7 +485,7 @@ async def test_a_stop_handles_more_lines_of_a_pipe_than_a_lane_can_hold(
         router.stop() if how == "stop" else running.cancel()
         await asyncio.wait([running])
     assert seen == (lines if how == "stop" else lines[:1])
-    # A cancelled router does not drain: its source ends immediately and logs the number of dropped lines.
+    # A cancelled router does not drain: its source stops immediately and logs the number of dropped lines.
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert ("dropped 46 input lines" in caplog.text) is (how == "cancel")
 

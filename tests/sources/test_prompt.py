@@ -39,8 +39,9 @@ class Screen:
         self.shown = ""
 
     def connect(self) -> None:
-        """Connect the terminal. Tests call this themselves, because pytest replaces stdin and stdout after the
-        fixtures.
+        """Connect the terminal.
+
+        Tests call this themselves, because pytest replaces stdin and stdout after it sets up fixtures.
         """
         self._monkeypatch.setattr(sys, "stdin", self.stdin)
         self._monkeypatch.setattr(sys, "stdout", self.stdout)
@@ -100,7 +101,7 @@ async def test_lines_become_events_and_ctrl_d_ends_the_input(screen: Screen) -> 
 
 
 async def test_cancelling_a_half_typed_prompt_restores_the_terminal(screen: Screen) -> None:
-    """The terminal, stdout and the log handlers are as before. The suite also checks that no thread is left."""
+    """The terminal, stdout and the log handlers are restored. The suite also checks that no thread is left."""
     emit, before = Emitted(), screen.modes()
     handler = logging.StreamHandler(sys.stderr)
     logging.getLogger("lifecycle.test").addHandler(handler)

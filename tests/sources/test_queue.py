@@ -1,4 +1,4 @@
-"""QueueSource emits the items in a queue until the queue ends."""
+"""QueueSource emits the items in a queue until the queue is shut down."""
 
 from __future__ import annotations
 

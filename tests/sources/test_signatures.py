@@ -1,4 +1,4 @@
-"""GitHub signatures: verifying one either returns an id or raises `VerificationError`."""
+"""GitHub signatures: verification either returns an id or raises `VerificationError`."""
 
 from __future__ import annotations
 

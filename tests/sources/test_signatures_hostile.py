@@ -1,7 +1,7 @@
 """For any input, a verifier returns the id or raises `VerificationError`, and accepts nothing that was not signed.
 
-The suite tries some thousand inputs, and `make chaos` (``LIFECYCLE_CHAOS``) tries a million. ``LIFECYCLE_SEED`` repeats
-a run.
+The suite tries several thousand inputs, and `make chaos` (``LIFECYCLE_CHAOS``) tries a million. ``LIFECYCLE_SEED``
+repeats a run.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SCHEMES: tuple[Any, ...] = (
 )
 SIGNED: tuple[dict[str, str], ...] = tuple(each.sign(BODY, now=NOW, delivery_id="msg_1") for each in SCHEMES)
 
-# -- anything at all -----------------------------------------------------------------------------------------------
+# -- arbitrary requests --------------------------------------------------------------------------------------------
 
 #: Text that an HTTP library may decode from bytes on the wire, including lone surrogates.
 ANYTHING = st.one_of(
@@ -88,7 +88,7 @@ def test_signed_requests_are_accepted_with_any_other_headers(
         assert make(secret).verify(others | make(secret).sign(body, now=now), body, now=now) == ""
 
 
-# -- almost right --------------------------------------------------------------------------------------------------
+# -- nearly valid requests -----------------------------------------------------------------------------------------
 
 SCRAPS = (
     "",

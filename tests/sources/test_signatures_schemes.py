@@ -39,8 +39,9 @@ BODY = b'{"test": 2432232314}'
 def refuse(
     verifier: Verifier, headers: dict[str, str], body: bytes = BODY, *, now: float = NOW, said: str = ""
 ) -> None:
-    """Check that the verifier rejects the request. A test calls this for many cases, because each test's leak check
-    takes time.
+    """Check that the verifier rejects the request.
+
+    A test calls this for many cases, because each test's leak check takes time.
     """
     try:
         verifier.verify(headers, body, now=now)
@@ -123,8 +124,9 @@ def test_each_header_is_required() -> None:
 
 
 def test_an_invalid_id_is_neither_accepted_nor_signed() -> None:
-    """A dot separates the signed parts. If an id could contain one, one request's signature could match a different
-    request.
+    """A dot separates the signed parts.
+
+    If an id could contain a dot, one request's signature could match a different request.
     """
     scheme = StandardWebhooks(SHARED)
     for identity in ("", "a.1", "ü", "a\0", "x" * 256):
@@ -423,7 +425,7 @@ def test_without_its_credential_header_a_scheme_rejects_any_body() -> None:
 
 
 def test_the_replay_key_depends_only_on_the_signed_content() -> None:
-    """An attacker that repeats a request may add unsigned parts to the header."""
+    """An attacker that repeats a request can add unsigned parts to the header."""
     for make in (Stripe, Slack):
         scheme = make("new", "old")
         signed = make("old").sign(BODY, now=NOW)

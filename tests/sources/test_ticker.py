@@ -1,4 +1,4 @@
-"""TickerSource ticks at fixed times of the loop's clock, and skips ticks that it has missed."""
+"""TickerSource ticks at fixed times on the loop's clock, and skips ticks that it has missed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The test kit: virtual time, routers that run for a block, recorders and manual sources."""
+"""The test kit: virtual time, routers that run during a block, recorders, and manual sources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_years_pass_in_no_time() -> None:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(asyncio.sleep(10 * 365 * 86400))
         assert runner.get_loop().time() == pytest.approx(10 * 365 * 86400)
-    assert time.monotonic() - began < 60  # and not ten years
+    assert time.monotonic() - began < 60  # not ten years
 
 
 async def test_timers_run_in_order_at_their_own_time(clock: Clock) -> None:
@@ -110,7 +110,7 @@ async def test_settle_raises_when_a_program_never_becomes_idle(clock: Clock) -> 
 
 def test_the_clock_raises_when_a_test_does_not_run_in_virtual_time() -> None:
     for use in (Clock().advance(3600), Clock().settle()):
-        with pytest.raises(RuntimeError, match="request the fixture `clock`"):
+        with pytest.raises(RuntimeError, match="use the fixture `clock`"):
             asyncio.run(use)
 
 

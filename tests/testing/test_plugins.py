@@ -1,4 +1,4 @@
-"""Projects of users whose tests run under pytest-asyncio, pytest-aiohttp or anyio's plugin, as separate processes."""
+"""Users' projects whose tests run under pytest-asyncio, pytest-aiohttp or anyio's plugin, as separate processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PAGE = ROOT / "docs/howto/testing.md"
-# The ```toml block is the configuration of pytest.
+# The ```toml block is pytest's configuration.
 [CONFIGURATION] = blocks(PAGE, "toml")
 FILES = {block.mark.removeprefix("file: "): block.text for block in blocks(PAGE, "python")}
 EVENTS, APP = FILES["test_events.py"], FILES["test_app.py"]
@@ -44,7 +44,7 @@ class Project:
         self.where = where
 
     def run(self, plugins: str, *options: str, **files: str) -> str:
-        """Run ``files`` with these plugins for async tests and these options, and return the output of pytest."""
+        """Run ``files`` with these plugins for async tests and these options, and return pytest's output."""
         for name, text in files.items():
             (self.where / f"{name}.py").write_text(text)
         others = {"asyncio", "aiohttp", "anyio", "cacheprovider", "xdist"}.difference(plugins.split())

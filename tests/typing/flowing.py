@@ -37,7 +37,7 @@ def measure(fetch: bytes, unit: str) -> int:
 async def forget(result: bytes | Failure, failures: Mapping[str, Failure]) -> None: ...
 
 
-# The revert of a failed task gets a `Failure`, unless it is called only for completed tasks.
+# The revert of a failed task receives a `Failure`, unless it is called only for completed tasks.
 @measure.revert(only_if_done=True)
 def shrink(result: int) -> None: ...
 
@@ -119,7 +119,7 @@ async def runs(router: Router) -> None:
         flows.start(flow, id=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         # Only `task` turns a function into a task.
         flows.start(plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        # `Flows` has no method for closing, because the end of the block closes it.
+        # `Flows` has no method for closing, because leaving the block closes it.
         flows.close()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     # `Flows` must be entered with ``async with``.
     with Flows():  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]

@@ -86,12 +86,12 @@ async def decorated(file: FileEvent, mail: MailEvent, command: CommandEvent) -> 
     assert_type(await nobody(mail), bytes)
     # This handler of file events would receive mail.
     await build(mail)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # A handler takes one event, not two.
+    # A handler takes only one event.
     answer(mail, mail)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 class Counter:
-    """An object that can be called."""
+    """A callable object."""
 
     def __call__(self, event: Topical) -> None: ...
 
@@ -117,7 +117,7 @@ assert_type(router.explain("mail/new")[0].pattern, str)
 router.handle(int, print)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # A custom class without a topic is not an event class either.
 router.on(Counter)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# This is not a valid value of busy.
+# Neither is a custom class without a topic.
 router.handle("a", print, busy="wait")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # No such setting exists.
 router.on("a", debounced=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

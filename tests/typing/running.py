@@ -175,7 +175,7 @@ class Listening:
 
 
 class Deaf:
-    """An object that is not a source, because its ``run`` takes no function that emits events."""
+    """An object that is not a source, because its ``run`` does not take a function that emits events."""
 
     async def run(self) -> None: ...
 
@@ -261,7 +261,7 @@ async def greets(event: CommandEvent) -> None:
     assert_type(await greet(event), str)
 
 
-# An object with ``suspend`` needs ``resume`` too.
+# An object with ``suspend`` also needs ``resume``.
 new_interactive_router(suspend=Deaf())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # A command needs a handler.
 new_interactive_router(commands=["deploy"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

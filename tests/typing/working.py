@@ -88,7 +88,7 @@ async def workers() -> None:
     TaskWorker("job", loop, stop_timeout=3)
     ThreadWorker("thread", blocking)
     ContainerWorker("db", "postgres", env={"A": "1"})
-    # At run time, too, an object with the right methods is a worker.
+    # An object with the right methods is also a worker at run time.
     assert isinstance(Own(), Worker)
     shaped: Worker = Own()
     assert_type(await stop_and_wait(shaped), Exit)

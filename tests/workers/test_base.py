@@ -297,7 +297,7 @@ async def test_error_of_an_async_terminate_is_logged_and_the_worker_is_killed(
     assert "stopping 'fake' failed" in caplog.text
 
 
-# -- around it ----------------------------------------------------------------------------------------------------
+# -- hooks and state ----------------------------------------------------------------------------------------------
 
 
 async def test_probe_of_any_worker_is_healthy_while_it_runs(clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""Requests that are made at the same moment share one call, in the loop or in a thread."""
+"""Simultaneous requests share one call, in the loop or in a thread."""
 
 from __future__ import annotations
 

@@ -44,12 +44,12 @@ def test_before_it_starts_it_has_no_container() -> None:
     assert worker.suspendable
 
 
-# -- where the engine is -----------------------------------------------------------------------------------------------
+# -- finding the engine ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Remove all configuration of an engine. Return a directory for user sockets."""
+    """Remove all engine configuration, and return a directory for user sockets."""
     monkeypatch.delenv("DOCKER_HOST", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return tmp_path
@@ -112,7 +112,7 @@ def test_the_podman_socket_of_this_user_is_found_unless_docker_has_one(nowhere: 
         assert engine_address(None) == f"unix://{first}"
 
 
-# -- what the engine says ----------------------------------------------------------------------------------------------
+# -- responses from the engine -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

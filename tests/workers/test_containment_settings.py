@@ -54,7 +54,7 @@ def test_workers_without_a_process_show_no_level() -> None:
     assert TaskWorker("task", work).state().contain is None
 
 
-# -- what this machine cannot have --------------------------------------------------------------------------------
+# -- features that this machine lacks -----------------------------------------------------------------------------
 
 
 def no_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,11 +50,11 @@ def process(code: int) -> End:
         (BROKEN, True, True, None, "killed"),
         (CANCELLED, True, True, None, "killed"),
         (process(-9), True, True, 15, "killed"),
-        # Ended on its own just before the kill.
+        # Exited by itself just before the kill.
         (process(0), True, True, 15, "stopped"),
         (process(-15), True, True, 15, "stopped"),
         (process(3), True, True, 15, "failed"),
-        # A requested end, through a cancellation or the library's signal.
+        # A requested stop, through a cancellation or the library's signal.
         (CANCELLED, True, False, None, "stopped"),
         (process(-15), True, False, 15, "stopped"),
         (process(143), True, False, 15, "stopped"),

@@ -129,7 +129,7 @@ def test_a_worker_can_be_created_outside_a_loop() -> None:
 def test_an_unsearchable_directory_on_path_does_not_hide_that_a_program_is_missing(
     tmp_path: Path,
 ) -> None:
-    """For an ordinary user the system reports EACCES in both cases. chmod repairs only one of them."""
+    """For an ordinary user, the system reports EACCES in both cases, but chmod helps in only one of them."""
     refused = PermissionError(errno.EACCES, "Permission denied")
     (tmp_path / "plain").touch(mode=0o644)
     env = {"PATH": str(tmp_path)}

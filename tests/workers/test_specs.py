@@ -1,4 +1,4 @@
-"""The rules of supervision that need no event loop: truth tables, and the restart limit."""
+"""Supervision rules that need no event loop: truth tables, and the restart limit."""
 
 from __future__ import annotations
 

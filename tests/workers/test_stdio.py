@@ -1,4 +1,4 @@
-"""Lines come out complete, however their bytes arrive."""
+"""Lines are delivered whole, no matter how their bytes arrive."""
 
 from __future__ import annotations
 

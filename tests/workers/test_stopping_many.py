@@ -23,7 +23,7 @@ async def obedient() -> None:
 
 
 def taking(seconds: float) -> Callable[[], Coroutine[Any, Any, None]]:
-    """Return a function that ends ``seconds`` after its first cancellation and ignores further ones."""
+    """Return a function that finishes ``seconds`` after its first cancellation and ignores further cancellations."""
 
     async def stubborn() -> None:
         loop = asyncio.get_running_loop()

@@ -527,7 +527,7 @@ async def test_changes_without_another_hook_are_announced_as_changes_of_the_supe
 
         with hooks.component_changed.connected_to(hear):
             await clock.advance(25)
-            assert announced == [("running running running", True)], "the second answer is no news"
+            assert announced == [("running running running", True)], "an unchanged result was announced"
             health = ProbeResult(healthy=False)
             await clock.advance(10)
             assert announced[1:] == [("running running running", False)]
@@ -543,7 +543,7 @@ async def test_changes_without_another_hook_are_announced_as_changes_of_the_supe
             fakes.crash("b")
             before = len(announced)
             await clock.settle()
-            assert announced[before:] == [("failed running", False)] * 2, "it has failed, and is given up"
+            assert announced[before:] == [("failed running", False)] * 2, "the supervisor did not give up on the child"
 
 
 async def test_updated_at_changes_with_health_and_with_actions_of_the_supervisor(clock: Clock, fakes: Fakes) -> None:
@@ -565,7 +565,7 @@ async def test_updated_at_changes_with_health_and_with_actions_of_the_supervisor
         await clock.advance(15)
         assert moved()
         await clock.advance(15)
-        assert not moved(), "the answer was the same"
+        assert not moved(), "an unchanged result was announced"
         health = ProbeResult(healthy=False)
         await clock.advance(15)
         assert moved()
@@ -573,7 +573,7 @@ async def test_updated_at_changes_with_health_and_with_actions_of_the_supervisor
         await clock.settle()
         assert moved()
         await supervisor.stop_child("p")
-        assert moved(), "it waited to be started again"
+        assert moved(), "stopping a child that is waiting for its restart was not announced"
 
 
 async def test_a_slow_watcher_loses_the_oldest_events_and_gets_their_number(clock: Clock, fakes: Fakes) -> None:
@@ -691,7 +691,7 @@ async def test_a_manual_start_ended_by_a_group_restart_raises(clock: Clock, fake
 
 
 class Reluctant(BaseWorker):
-    """A worker that never becomes ready, and needs a while to notice a stop."""
+    """A worker that never becomes ready, and takes a while to notice a stop."""
 
     async def _launch(self) -> Awaitable[None]:
         try:
@@ -704,7 +704,7 @@ class Reluctant(BaseWorker):
 
 @pytest.mark.parametrize("way", ["stop", "stop_child", "restart"])
 def test_a_loop_can_be_closed_while_a_start_is_being_stopped(way: str) -> None:
-    """Closing the loop cancels all tasks at the same time, including the one that ends the worker."""
+    """Closing the loop cancels all tasks at the same time, including the task that stops the worker."""
     worker = Reluctant("a")
     kept: list[asyncio.Task[None]] = []
 

@@ -38,7 +38,7 @@ class Child:
     starts: int = 0
     #: The number of restarts above which the child's circuit opens, or 0 if there is no limit.
     patience: int = 0
-    #: The times of the restarts that count.
+    #: The times of the restarts that are counted towards the limit.
     moments: list[float] = field(default_factory=list)
     #: Whether the circuit is open.
     given_up: bool = False
@@ -55,7 +55,7 @@ class Model:
     moments: list[float] = field(default_factory=list)
     #: Starts postponed by a suspension: the child, and whether the restart policy (not a caller) starts it.
     waiting: list[tuple[Child, bool]] = field(default_factory=list)
-    #: Children that the policy restarts after this step, unless they are stopped first.
+    #: Children that the policy restarts after this step unless they are stopped before that.
     due: list[Child] = field(default_factory=list)
     suspended: bool = False
     over: bool = False

@@ -1,4 +1,4 @@
-"""Restarts: which children restart, when and how often, and what happens above the limit. In virtual time."""
+"""Restarts in virtual time: which children restart, when and how often, and what happens above the limit."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_a_start_that_fails_stops_those_before_it(clock: Clock, fakes: Fak
     assert statuses(supervisor) == {"a": "stopped", "b": "failed", "c": "stopped"}
 
 
-# -- a first start that is tried again ------------------------------------------------------------
+# -- retrying the first start ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strategy", ["one_for_one", "rest_for_one", "one_for_all"])
@@ -360,7 +360,7 @@ async def test_a_group_is_stopped_in_parallel_if_that_is_the_stop_order(clock: C
         assert fakes.take_log() == ["c down", "a up", "b up", "c up"]
 
 
-# -- budgets ------------------------------------------------------------
+# -- restart limits -----------------------------------------------------
 
 
 async def crash_at(clock: Clock, fakes: Fakes, *moments: float) -> None:
@@ -426,7 +426,7 @@ async def test_an_exceeded_budget_is_logged_announced_and_cancels_the_block(
                 await asyncio.sleep(1000)
             finally:
                 cleaned_up = True
-                assert supervisor.status is Status.RUNNING, "the block does not wait for children that stop slowly"
+                assert supervisor.status is Status.RUNNING, "the block must not wait for children that stop slowly"
     hooks.worker_failed.disconnect(receiver)
     assert cleaned_up
     assert statuses(supervisor) == {"a": "failed", "b": "killed"}
@@ -507,7 +507,7 @@ async def test_a_block_whose_cancellation_is_passed_on_raises_the_error_of_its_b
             try:
                 await asyncio.sleep(1000)
             finally:
-                # Since Python 3.13, a task group does the same if one of its own tasks has failed too.
+                # Since Python 3.13, a task group does the same if one of its own tasks has also failed.
                 task.uncancel()
                 task.cancel()
                 raise KeyError("of the body")
@@ -611,7 +611,7 @@ async def test_a_circuit_opens_for_one_child_and_a_manual_restart_closes_it(cloc
     hooks.circuit_opened.disconnect(receiver)
 
 
-# -- the end of it all ------------------------------------------------------------
+# -- stopping the supervisor ------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", [StopTree("no licence"), SystemExit(3), KeyboardInterrupt()])
@@ -727,7 +727,7 @@ async def test_all_significant_waits_for_children_that_have_not_started_yet(cloc
     assert start.exception() is not None
 
 
-# -- what is handed over ------------------------------------------------------------
+# -- data passed to a restarted child -----------------------------------------------
 
 
 async def test_each_start_gets_the_previous_exit(clock: Clock, fakes: Fakes) -> None:

@@ -1,4 +1,4 @@
-"""Suspending a tree, children that end during the suspension, and health checks. In virtual time."""
+"""Suspending a tree, children that exit during the suspension, and health checks. In virtual time."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ async def test_a_task_that_swallows_cancellation_is_abandoned_on_time_and_report
     await clock.settle()
     exit_ = await stop_and_wait(worker)
     stopped_at = clock.time()
-    # Release the task before the assertions, because it would never end if one of them failed first.
+    # Release the task before the assertions, because it would never finish if one of them failed first.
     release.set()
     await clock.settle()
 

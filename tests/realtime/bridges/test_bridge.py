@@ -324,7 +324,7 @@ async def test_events_waiting_for_a_full_lane_are_not_redelivered(bridge: MakeBr
     assert attempts == [1] * 20
 
 
-# -- how many ------------------------------------------------------------------------------------------------------
+# -- limits --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("most", [2, 7])
@@ -373,7 +373,7 @@ async def test_one_at_a_time_keeps_the_order_of_the_whole_group_across_failures(
     assert done == list(range(12))
 
 
-# -- the end -------------------------------------------------------------------------------------------------------
+# -- stopping ------------------------------------------------------------------------------------------------------
 
 
 async def test_a_stopping_router_finishes_its_events_and_returns_the_rest(bridge: MakeBridge) -> None:
@@ -461,7 +461,7 @@ async def test_a_router_may_run_again_and_a_bridge_may_be_taken_out(bridge: Make
     assert len(local.events) == 3
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------
+# -- rejected events -------------------------------------------------------------------------------------------------
 
 
 async def test_an_event_that_the_bus_cannot_carry_raises_when_awaited(bridge: MakeBridge) -> None:
@@ -477,7 +477,7 @@ async def test_an_event_that_the_bus_cannot_carry_raises_when_awaited(bridge: Ma
         ]:
             with pytest.raises(Unpublishable, match=why):
                 await (await here.emit(event))
-        # The connection still works after the refused event.
+        # The connection still works after the rejected event.
         await (await here.emit(Event("job/x", b"x" * 1_000_000)))
     assert sender.state().published == 1
 

@@ -82,7 +82,7 @@ async def test_two_hosts_never_lead_at_once_during_a_partition(networks: Network
         places = [(f"nats://{BUS.format(number)}:{server.port}", networks.via(number)) for number in range(2)]
         async with workers(tmp_path, *places) as both:
             await cut_off(networks, both)
-            # The member that was cut off is back, and leads because the other one is dead.
+            # The member that was cut off has reconnected, and leads because the other member is dead.
             back, other = sorted(both, key=lambda worker: worker.token)
             await other.kill()
             await until(lambda: back.token > other.last)

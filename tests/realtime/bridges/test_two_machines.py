@@ -87,7 +87,7 @@ def test_two_machines_go_on_when_the_cable_between_them_is_back(
 
 @pytest.fixture
 def machines(tmp_path: Path) -> Iterator[list[list[str]]]:
-    """Yield the commands for two machines, which are both this one."""
+    """Yield the commands for two machines, both of them simulated on this machine."""
     changes = {"machine-": f"lifecycle-{os.getpid()}-", "/tmp/bus": str(tmp_path)}
     _, make, *use, delete = commands(**changes)
     try:
@@ -113,7 +113,7 @@ def both_deploy(asked: Running, other: Running, version: str) -> None:
 
 
 def each_run_was_one_machines(first: str, last: str) -> None:
-    """Check that no step ran twice, and that the last machine continued after the other one's last step."""
+    """Check that no step ran twice, and that the last machine continued after the other machine's last step."""
     runs = [[int(count) for count in re.findall(r": run (\d+) of the job", text)] for text in (first, last)]
     assert not set(runs[0]) & set(runs[1])
     assert runs[0][-1] < runs[1][-1]

@@ -1,4 +1,4 @@
-"""Candidate processes for tests of leaders. Tests start the processes, read their notes, and always end them."""
+"""Candidate processes for tests of leaders. Tests start the processes, read their notes, and always stop them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Worker:
 
     @property
     def token(self) -> int:
-        """Return the token with which the worker currently leads, or 0."""
+        """Return the worker's token while it is the leader, and 0 otherwise."""
         word, token = self.turns()[-1]
         return token if word == "gained" else 0
 
@@ -58,7 +58,7 @@ class Worker:
 async def workers(directory: Path, *places: tuple[str, tuple[str, ...]]) -> AsyncIterator[list[Worker]]:
     """Start one worker per place.
 
-    A place is the server's address as seen from there, and the prefix that makes a command run there.
+    A place is a pair: the server's address in that network, and the prefix that runs a command in it.
     """
     log = directory / "log"
     async with AsyncExitStack() as stack:

@@ -97,7 +97,7 @@ class Host:
         until_blocking(lambda: len(self.workers()) == 1 and self.is_green(), lambda: self.program.text)
 
     def exit_code(self) -> int:
-        """Wait until the server has ended, check that it answers no more requests, and return its exit code."""
+        """Wait until the server has exited, check that it no longer answers requests, and return its exit code."""
         code = self.program.exit_code()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", self.port), LIMIT)

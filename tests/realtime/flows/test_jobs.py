@@ -51,7 +51,7 @@ async def said(process: Process) -> str:
 
 
 async def stop(process: Process, path: Path) -> None:
-    """Stop the process while it does not hold the file's lock, because a stopped process would keep it."""
+    """Stop the process while it does not hold the file's lock, because a stopped process would keep the lock."""
     with closing(sqlite3.connect(path, isolation_level=None, timeout=LIMIT)) as db:
         db.execute("BEGIN IMMEDIATE")
         process.send_signal(signal.SIGSTOP)

@@ -53,8 +53,7 @@ def batch(seq: int, state: str) -> Batch:
     return Batch("one", 1, "RUNNING", seq, 7.0, [StepRow("a", "task", state)], [row], sent=[OutboxRow("i", "t", "5")])
 
 
-# -- lost messages
-# -----------------------------------------------------------------------------------------------------
+# -- lost messages -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -159,8 +158,7 @@ async def test_events_stay_in_order_whatever_is_lost(store: PostgresStore, lossy
     assert [row.number for row in rows] == sorted(row.number for row in rows)
 
 
-# -- a server that does not respond
-# ------------------------------------------------------------------------------------
+# -- a server that does not respond ------------------------------------------------------------------------------------
 
 
 @pytest.mark.keeps_tasks
@@ -188,8 +186,7 @@ async def test_a_store_on_a_frozen_server_can_be_left(lossy: Way) -> None:
             await asking
 
 
-# -- a server that restarts
-# --------------------------------------------------------------------------------------------
+# -- a server that restarts --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -236,8 +233,7 @@ async def test_a_process_that_was_cut_off_is_present_and_notifies_again() -> Non
                 await asyncio.sleep(0.05)
 
 
-# -- other processes
-# ---------------------------------------------------------------------------------------------------
+# -- other processes ---------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -399,8 +395,7 @@ async def test_many_messages_share_few_notifications_and_none_is_lost() -> None:
         await until(lambda: len(received) == 500)
 
 
-# -- concurrent writes
-# -------------------------------------------------------------------------------------------------
+# -- concurrent writes -------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -457,7 +452,7 @@ async def test_statements_that_wait_go_to_the_server_in_few_transactions() -> No
     async with Flows(url := server.cleared()) as flows:
         queue = JobQueue(flows)
         enqueuing = [queue.enqueue("grow", id=f"j{number}") for number in range(200)]
-        # The call with an invalid id fails alone.
+        # Only the call with the invalid id fails.
         enqueued = await asyncio.gather(queue.enqueue("grow", id="bad\0"), *enqueuing, return_exceptions=True)
     assert [isinstance(each, FlowError) for each in enqueued] == [True] + [False] * 200
     with psycopg.connect(url) as db:

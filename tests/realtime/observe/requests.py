@@ -33,7 +33,7 @@ async def answer(path: Path, request: bytes) -> tuple[int, Any]:
 
 
 async def sent(path: Path, request: bytes) -> bytes:
-    """Return all data until the connection ends."""
+    """Return all data until the connection closes."""
     async with asyncio.timeout(LIMIT):
         reader, writer = await asyncio.open_unix_connection(path)
         try:

@@ -85,7 +85,7 @@ run(ControlSocket(os.environ.get("NAMED", "shop")), router, web, main)
 
 @contextmanager
 def home() -> Generator[dict[str, str]]:
-    """Yield an environment in which programs find only each other. Its path is short, because sockets require that."""
+    """Yield an environment in which programs find only each other. Its path is short enough for a socket."""
     with tempfile.TemporaryDirectory(prefix="ctl") as directory:
         yield {"XDG_RUNTIME_DIR": directory, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)}
 

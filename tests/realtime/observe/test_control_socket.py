@@ -476,8 +476,7 @@ async def test_a_socket_that_cannot_be_served_is_logged_and_the_program_continue
     assert "the control socket failed" in caplog.text
 
 
-# -- shutdown
-# ----------------------------------------------------------------------------------------------------------
+# -- shutdown ----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_stop_is_answered_before_the_end(runtime: Path) -> None:

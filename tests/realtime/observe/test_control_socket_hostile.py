@@ -1,6 +1,6 @@
 """A control socket under invalid HTTP and JSON, oversized input, readers that never read, and a thousand clients.
 
-None of them ends the program, slows its handlers, or delays its end.
+None of these stops the program, slows its handlers, or delays its shutdown.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ def test_a_table_that_is_watched_is_drawn_again_as_time_passes() -> None:
         assert "Traceback" not in ends(child)
 
 
-# -- ending --------------------------------------------------------------------------------------------------------
+# -- stopping ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -374,7 +374,7 @@ worker = TaskWorker("worker", forever)
 
 
 def test_program_of_run_is_named_after_its_module(env: Env, here: Ask, tmp_path: Path) -> None:
-    """The name is the module's even if no router runs."""
+    """The program is named after its module, even if no router runs."""
     (tmp_path / "shop.py").write_text(MODULE)
     with started(env, "-m", "lifecycle", "run", "shop:worker", cwd=tmp_path) as program:
         assert re.search(r"worker +task +running", here("-p", "shop", "status")[1])

@@ -35,10 +35,10 @@ def shop(env: Env) -> Iterator[Running]:
 
 
 def leaves(child: pexpect.spawn[str]) -> str:
-    """Press Ctrl+D until the command ends. A terminal may lose a key while text is printed above the prompt."""
+    """Press Ctrl+D until the command exits. A terminal may lose a key while text is printed above the prompt."""
     said = ""
     while child.isalive():
-        with suppress(OSError):  # the process has ended
+        with suppress(OSError):  # the process has exited
             child.send("\x04")
         child.expect([pexpect.EOF, pexpect.TIMEOUT], timeout=1)
         said += str(child.before)

@@ -1,4 +1,4 @@
-"""Each `lifecycle ctl` command in the README and the how-to guide works on a program like theirs."""
+"""Each `lifecycle ctl` command in the README and the how-to guide works on a similar program."""
 
 from __future__ import annotations
 

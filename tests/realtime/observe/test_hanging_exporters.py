@@ -1,4 +1,4 @@
-"""A program ends in time and with its own exit status, even if a disk or an exporter hangs."""
+"""A program exits in time and with its own exit status, even if a disk or an exporter hangs."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ async def test_buttons_suspend_hold_and_stop_the_program_and_it_knows_it(browser
         await page.click("#sources button")
         await page.until("document.querySelector('#sources .status').textContent === 'held'")
         assert [source.held for source in router.sources()] == [True]
-        # Ending the program requires a confirmation.
+        # Stopping the program requires a confirmation.
         await page.click("#do-stop")
         await page.until("document.querySelector('#dialog-confirm').open")
         await page.press("Escape")

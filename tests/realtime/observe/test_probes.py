@@ -72,7 +72,7 @@ def test_a_program_starts_is_ready_and_stops() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            # The server is stopped last, so it still reports the state while other mains end.
+            # The server is stopped last, so it still reports the state while the other mains finish.
             await look()
 
     router.add_source(Slow())

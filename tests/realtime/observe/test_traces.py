@@ -239,7 +239,7 @@ print("ended", flush=True)
     [("works", ["handle job", "event job", "ended"]), ("fails", ["ended"]), ("hangs", ["ended"])],
 )
 def test_spans_are_sent_at_the_end_and_a_failing_exporter_delays_nothing(exporter: str, printed: list[str]) -> None:
-    """The program ends with its own exit status, without a forced exit."""
+    """The program exits with its own exit status, without a forced exit."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, exporter], capture_output=True, text=True, timeout=LIMIT, check=False
     )

@@ -78,7 +78,7 @@ class Desk(Plain):
         os._exit(3)
 
     def end_a_child(self) -> int:
-        """Fork a process that is ended by a signal, and return its exit status."""
+        """Fork a process that is killed by a signal, and return its exit status."""
         up, tell = os.pipe()
         child = os.fork()
         if child == 0:
@@ -175,7 +175,7 @@ decoded: list[int] = []
 
 
 class Noted:
-    """A value that notes which threads encode and decode it."""
+    """A value that records which threads encode and decode it."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -195,7 +195,7 @@ def large_and_unreadable() -> Any:
 
 
 class Quits:
-    """A value that ends the program that decodes it."""
+    """A value that makes any program that decodes it exit."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -209,7 +209,7 @@ def quits(size: int) -> Any:
 
 
 class CallLog:
-    """A target that notes its calls, so that tests detect repeated ones."""
+    """A target that records its calls, so that tests can detect repeated calls."""
 
     def __init__(self, path: str) -> None:
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

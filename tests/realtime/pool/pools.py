@@ -45,7 +45,7 @@ def ready(pool: Pool) -> int:
 
 
 def gone(pid: int | None) -> bool:
-    """Return whether a process has ended. It may still be a zombie."""
+    """Return whether a process has exited. It may still be a zombie."""
     assert pid is not None
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:  # noqa: PTH123  # called often

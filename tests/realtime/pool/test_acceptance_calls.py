@@ -95,7 +95,7 @@ async def test_p6_a_worker_that_cannot_stop_a_call_is_killed(tmp_path: Path) -> 
         pid = await pool.call("pid")
         deadline, held = 0.1, tmp_path / "held"
         with announced(hooks.pool_recovered, pool) as recovered:
-            # On a slow machine, the call may end before it has reached that point.
+            # On a slow machine, the call may finish before it has reached that point.
             while not held.exists():
                 deadline *= 2
                 with pytest.raises(TimeoutError, match="running on 'pool-1'"):
@@ -198,7 +198,7 @@ async def test_p9_a_slow_consumer_bounds_the_memory_and_pings_are_answered() -> 
                 await until(lambda: len(checked) > seen + 10)
                 assert all(each["result"].healthy for each in checked)
                 grown = psutil.Process().memory_info().rss - before
-        # The window has 32 values, and twice as many while they are read.
+        # The window contains 32 values. Twice as many exist while they are being read.
         assert grown < 100 * 1024 * 1024
 
 
@@ -334,7 +334,7 @@ async def test_calls_of_a_session_keep_their_order_while_an_argument_is_encoded(
                 value = [bytes(300_000 if key == "large" else 0), key]
                 group.create_task(pool.call("put", "order", value, session="s"))
         assert await pool.call("get", "order", session="s") == [b"", "last"]
-        # A call that is withdrawn must not let later calls overtake earlier ones.
+        # Withdrawing a call must not let later calls overtake earlier calls.
         values = [[bytes(300_000)], "taken back", "last"]
         calls = [asyncio.create_task(pool.call("put", "order", value, session="s")) for value in values]
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The end of a pool, its leftovers, and a pool among other workers: P22, P23, P25 and P28 of the acceptance list."""
+"""Stopping a pool, leftover processes, and a pool among other workers: P22, P23, P25 and P28 of the acceptance list."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ async def test_p28_a_loop_closed_over_a_pool_leaves_a_warning_and_no_process(
     app.until("pids ")
     app.until("collected")
     workers = pids_in(app.text)
-    # The workers end while the program keeps running.
+    # The workers exit while the program keeps running.
     await until(lambda: all(map(gone, workers)))
     assert app.process.poll() is None
     assert "ResourceWarning: <Pool 'pool'" in app.text
@@ -217,7 +217,7 @@ async def test_a_suspended_pool_lets_running_calls_finish_and_others_wait(tmp_pa
         await until(lambda: pool.stats().queued == 1)
         (tmp_path / "release").touch()
         pid = await running
-        # The suspended pool's worker keeps running, but gets no calls.
+        # The suspended pool's worker keeps running, but receives no calls.
         assert pool.members()[0].phase is Phase.READY
         with pytest.raises(TimeoutError, match="queued"):
             await pool.call("pid", deadline=0.05)

@@ -129,7 +129,7 @@ async def test_a_surplus_worker_that_dies_is_not_replaced() -> None:
 
 
 async def test_p11_processes_of_a_dead_worker_are_killed(tmp_path: Path) -> None:
-    """A child of the dead worker still holds all its descriptors, including the pool's pipes."""
+    """A child of the dead worker still has all its descriptors open, including the pool's pipes."""
     async with pool_of() as pool:
         child = await pool.call("fork")
         with pytest.raises(WorkerLost, match="status 7"):
@@ -236,7 +236,7 @@ async def test_p18_a_pool_does_not_start_if_its_first_worker_loads_too_slowly(
 async def test_p18_a_pool_that_has_started_replaces_a_worker_that_loads_too_slowly(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, low: int
 ) -> None:
-    """Each slow worker is logged. A pool that may have no workers counts as started without them."""
+    """Each slow worker is logged. A pool that is allowed to have no workers starts without them."""
     loaded = tmp_path / "loaded"
     loaded.touch()
     process = Process(contain="group", start_timeout=1.0)
@@ -293,7 +293,7 @@ def answer(*frames):
 
 
 async def test_p21_a_frozen_worker_is_killed_and_replaced() -> None:
-    """The frozen worker first becomes degraded and gets no calls. It is killed after the third missed check."""
+    """The frozen worker first becomes degraded and receives no calls. It is killed after the third missed check."""
     async with pool_of(heartbeat=WATCHFUL) as pool:
         (victim,) = pool.members()
         with announced(hooks.pool_recovered, pool) as recovered, announced(hooks.member_changed, pool) as changes:
@@ -434,7 +434,7 @@ async def test_a_call_whose_deadline_is_infinite_may_hold_the_interpreter(tmp_pa
 
 
 async def test_a_call_that_cannot_be_stopped_takes_the_others_of_its_worker_with_it(tmp_path: Path) -> None:
-    """The cancelled caller gets its cancellation, and the other callers get the loss of their worker."""
+    """The cancelled caller is cancelled, and the other callers receive an error about the lost worker."""
     async with pool_of("Loop", concurrency=2) as pool:
         beside = asyncio.create_task(pool.call("sleep", str(tmp_path / "started")))
         await started(tmp_path / "started")

@@ -20,7 +20,7 @@ from tests.realtime.pool.workers import chunks, outcome
 if TYPE_CHECKING:
     from tests.realtime.pool.workers import Spawn
 
-# The fixture has a task that manages the worker, and ends it.
+# A task in the fixture manages and stops the worker.
 pytestmark = pytest.mark.keeps_tasks
 
 ROOT = Path(__file__).parents[3]

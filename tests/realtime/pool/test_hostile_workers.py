@@ -16,7 +16,7 @@ from tests.realtime.pool.workers import LIMIT, outcome, python
 if TYPE_CHECKING:
     from tests.realtime.pool.workers import Spawn, Up
 
-# The fixture has a task that manages the worker, and ends it.
+# A task in the fixture manages and stops the worker.
 pytestmark = pytest.mark.keeps_tasks
 
 #: A minimal worker without this library.

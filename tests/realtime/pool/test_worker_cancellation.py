@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.realtime.pool.workers import Spawn, Up
 
-# The fixture has a task that manages the worker, and ends it.
+# A task in the fixture manages and stops the worker.
 pytestmark = pytest.mark.keeps_tasks
 
 KINDS = [("Plain", 1), ("Plain", 4), ("Loop", 4)]

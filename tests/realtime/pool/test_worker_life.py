@@ -1,4 +1,4 @@
-"""How a worker process starts and ends: failures are reported, and nothing outlives the parent."""
+"""How a worker process starts and exits: failures are reported, and nothing outlives the parent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.realtime.pool.workers import Spawn
 
-# The fixture has a task that manages the worker, and ends it.
+# A task in the fixture manages and stops the worker.
 pytestmark = pytest.mark.keeps_tasks
 
 SERVED = "tests.realtime.pool.worker_targets"
@@ -115,7 +115,7 @@ async def test_bye_cancels_calls_that_do_not_finish_in_time(
     request = worker.call(function, str(tmp_path / "started"))
     await until(tmp_path / "started")
     worker.connection.bye(0.05)
-    # The call ends with its connection, because the parent did not cancel it.
+    # The call ends when its connection closes, because the parent did not cancel it.
     assert isinstance(await outcome(request), ConnectionClosed)
     await worker.end()
     assert not worker.broken
@@ -168,7 +168,7 @@ async def test_a_worker_that_crashes_dumps_its_stacks(up: Spawn) -> None:
 
 
 async def test_a_forked_process_neither_hides_nor_survives_the_end_of_its_worker(up: Spawn) -> None:
-    """The forked process leaves the process group while it holds the pipes open."""
+    """The forked process leaves the process group, but still has the pipes open."""
     worker = await up("Plain")
     forked = psutil.Process(await worker.result("fork"))
     request = worker.call("die", int(signal.SIGKILL))

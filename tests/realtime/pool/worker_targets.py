@@ -35,7 +35,7 @@ class Nasty(Exception):
 
 
 class Plain:
-    """Plain methods and a stored state."""
+    """A target with plain methods and stored state."""
 
     def __init__(self, factor: int = 1) -> None:
         self.factor = factor
@@ -90,7 +90,7 @@ class Plain:
             pass
 
     def hold(self, started: str = "") -> None:
-        """Loop in C code without releasing the interpreter lock. The file ``started`` is created just before."""
+        """Loop in C code without releasing the interpreter lock. Just before, create the file ``started``."""
         deque(chain(map(os.mkdir, [started]), repeat(0)), maxlen=0)
 
     def stubborn(self, started: str, cleaned: str) -> str:
@@ -156,7 +156,7 @@ class Plain:
 
 
 class Loop:
-    """Async methods and a plain one."""
+    """A target with async methods and one plain method."""
 
     def __init__(self) -> None:
         # The constructor runs inside the event loop.
@@ -164,7 +164,7 @@ class Loop:
         self.together = 0
 
     async def meet(self, number: int) -> int:
-        """Return when ``number`` calls are running."""
+        """Return once ``number`` calls are running."""
         self.together += 1
         while self.together < number:
             await asyncio.sleep(0.001)

@@ -75,7 +75,7 @@ def spec_of(function: str, *args: Any, deadline: float = LIMIT, **kwargs: Any) -
 
 
 def connect(target: Any, *init: Any, codec: str = "pickle", concurrency: int = 1, **how: Any) -> Up:
-    """Return a worker that is not started, and its connection."""
+    """Return a worker that has not been started, and its connection."""
     settings = settings_of(target, *init, codec=codec, concurrency=concurrency)
     broken: list[ProtocolError] = []
     connection = Connection("worker", settings, on_protocol_error=broken.append)

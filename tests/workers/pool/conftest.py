@@ -1,4 +1,4 @@
-"""A fixture that checks the phases of all pool workers started by a test in this directory."""
+"""A fixture that checks the phases of all pool workers started by tests in this directory."""
 
 from __future__ import annotations
 

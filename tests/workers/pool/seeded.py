@@ -21,7 +21,7 @@ class Commands:
         raise ValueError("no such command")
 
     def wait_for(self, path: str) -> None:
-        """Keep the worker busy until a file of that name exists."""
+        """Keep the worker busy until a file with this name exists."""
         while not Path(path).exists():
             time.sleep(0.005)
 
@@ -42,7 +42,7 @@ class Commands:
 
 
 class Patience:
-    """A target that is not ready until a file of that name exists."""
+    """A target that is not ready until a file with this name exists."""
 
     def __init__(self, path: str) -> None:
         Commands().wait_for(path)

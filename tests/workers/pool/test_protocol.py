@@ -97,7 +97,7 @@ except ModuleNotFoundError as error:
 
 
 def test_msgpack_hides_no_module_from_other_threads() -> None:
-    """msgspec searches for typing_extensions during its import, while a program may be importing it."""
+    """During its import, msgspec searches for typing_extensions, which a program may be importing at the same time."""
     program = """
 import sys
 hidden = []

@@ -95,7 +95,7 @@ class Game:
         self._wait(place)
 
     def wait_in_vain(self, place: Place) -> None:
-        """Add a waiting call that declines the slot when the queue offers it."""
+        """Add a waiting call that declines the offered slot."""
         self._wait(place, fussy=True)
 
     def _wait(self, wanted: Place | None, *, fussy: bool = False) -> None:
@@ -145,10 +145,10 @@ class Game:
     def check(self) -> None:
         self.settle()
         for place in self.places:
-            assert place.leases == self.taken.count(place), "a slot was lost, or given twice"
+            assert place.leases == self.taken.count(place), "a slot was lost, or granted twice"
             assert place.leases <= self.capacity
             waits = any(wanted in (None, place) and not each.future.done() for each, wanted in self.queue)
-            assert not (waits and self.free(place)), "somebody waits for a slot that is free"
+            assert not (waits and self.free(place)), "a call is waiting for a slot that is free"
         assert len(self.slots) <= len(self.queue)
 
 

@@ -1,4 +1,4 @@
-"""Facts about the original pool implementation, checked here with its defects corrected.
+"""Facts about the original pool implementation, checked against this pool, which corrects its defects.
 
 The five original tests come first, under their original names. Facts that no other test covers follow. For each of F1
 to F39, `FACTS` contains the behaviour of this pool and the test that checks it. "corrected" marks errors in the
@@ -209,7 +209,7 @@ def test_every_fact_has_its_test() -> None:
     assert not missing
 
 
-# -- the seed's unit tests ----------------------------------------------------------------------------------------
+# -- the original's unit tests ------------------------------------------------------------------------------------
 
 
 def test_valid_state_transitions() -> None:
@@ -238,7 +238,7 @@ def test_health_status_updates() -> None:
         Health("fine")
 
 
-# -- its integration tests ----------------------------------------------------------------------------------------
+# -- the original's integration tests -----------------------------------------------------------------------------
 
 COMMANDS = "tests.workers.pool.seeded:Commands"
 
@@ -272,14 +272,15 @@ async def test_worker_health_check_recovery() -> None:
         await until(lambda: worker.phase is Phase.READY)
         assert worker.health == "healthy"
         assert worker.history[0].reason == "health_restored"
-        assert worker in pool.members(), "it was never replaced"
+        assert worker in pool.members(), "the worker was replaced"
         async with pool.lease(), pool.lease():
             assert worker.phase is other.phase is Phase.BUSY
 
 
 async def test_session_affinity_maintained_across_operations() -> None:
-    """Affinity holds even if a different worker has been idle for longer, which is why the original's test fails
-    (B12).
+    """Affinity applies even if a different worker has been idle for longer.
+
+    This is why the original's test fails (B12).
     """
     async with two_workers() as pool:
         session = "test_session_1"
@@ -290,7 +291,7 @@ async def test_session_affinity_maintained_across_operations() -> None:
             assert again["worker_id"] == first["worker_id"]
 
 
-# -- its facts ------------------------------------------------------------------------------------------------------
+# -- the original's facts -------------------------------------------------------------------------------------------
 
 
 def pid_of(worker: PoolWorker) -> int:
@@ -433,7 +434,7 @@ async def test_a_stop_succeeds_in_every_state(tmp_path: Path) -> None:
     async with two_workers() as at_work:
         hung, busy = at_work.members()
         async with at_work.lease() as lease:
-            # The idle worker does not respond. The other worker runs a call that does not end.
+            # The idle worker does not respond. The other worker runs a call that does not finish.
             if lease.member is hung:
                 hung, busy = busy, hung
             os.kill(pid_of(hung), signal.SIGSTOP)
@@ -455,7 +456,7 @@ async def test_a_call_has_one_budget_of_sixty_seconds() -> None:
 
 
 async def test_a_session_is_bound_when_its_call_begins(tmp_path: Path) -> None:
-    """A second call in the session is sent to the same worker while the first one is running."""
+    """A second call in the session is sent to the same worker while the first call is running."""
     async with two_workers() as pool:
         bound: list[str] = []
 
@@ -528,12 +529,13 @@ async def test_a_lost_call_reports_the_exit_of_its_worker() -> None:
         await until(lambda: pool.stats().idle == 2)
 
 
-# -- its recovery -----------------------------------------------------------------------------------------------------
+# -- recovery ---------------------------------------------------------------------------------------------------------
 
 
 async def test_every_recovery_action_occurs(tmp_path: Path) -> None:
-    """Calls cause the actions retry, remove and replace. The tests of health cover degrade. The original never replaced
-    (B20).
+    """Calls cause the actions retry, remove and replace.
+
+    The tests of health cover degrade. The original never replaced workers (B20).
     """
     seen: list[tuple[str, str]] = []
 
@@ -557,7 +559,7 @@ async def test_every_recovery_action_occurs(tmp_path: Path) -> None:
             assert await pool.call("exit_once", str(tmp_path / "exited"), idempotent=True) == "done"
             await until(lambda: actions() >= {"retry"} and actions() & {"remove", "replace"})
             await until(lambda: pool.stats().idle == pool.stats().size == len(pool.members()))
-            assert await lose_an_idle_member(pool) == {"remove"}, "nobody needs another"
+            assert await lose_an_idle_member(pool) == {"remove"}, "the pool started a replacement that it does not need"
         async with Pool("fixed", COMMANDS, size=(1, 1), codec="json", heartbeat=PATIENT) as pool:
             assert await lose_an_idle_member(pool) == {"replace"}
     finally:

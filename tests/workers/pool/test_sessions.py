@@ -50,7 +50,7 @@ def test_a_lookup_does_not_renew_a_session() -> None:
 
 
 def test_a_session_does_not_expire_during_its_call() -> None:
-    """P16: a session does not expire during a call, and the ttl counts from the end of the last call."""
+    """P16: a session does not expire during a call, and the ttl starts when the last call finishes."""
     sessions = book(ttl=0.2)
     sessions.bind("a", "m1", 0.0)
     sessions.pin("a", 0.1)
@@ -87,7 +87,7 @@ def test_the_end_of_a_worker_removes_only_its_own_sessions() -> None:
     sessions.bind("other", "m2", 5.0)
     sessions.bind("a", "m1", 6.0)
     sessions.pin("b", 6.0)
-    assert sessions.drop("m1", 10.0) == ("b", "a"), "what was too old is not lost: nobody would have found it"
+    assert sessions.drop("m1", 10.0) == ("b", "a"), "an expired session must not be reported as lost"
     assert sessions.drop("m1", 10.0) == ()
     assert (sessions.find("b", 10.0), sessions.find("other", 10.0), len(sessions)) == (None, "m2", 1)
 
@@ -100,7 +100,7 @@ def test_the_end_of_a_lost_call_keeps_the_new_binding() -> None:
     sessions.bind("a", "m2", 0.0)
     sessions.pin("a", 0.0)
     sessions.unpin("a", 0.0)
-    assert sessions.find("a", 50.0) == "m2", "it still has the other call"
+    assert sessions.find("a", 50.0) == "m2", "the other call still uses the session"
     sessions.unpin("a", 50.0)
     assert sessions.find("a", 51.0) is None
 
@@ -117,7 +117,7 @@ def test_a_lost_session_is_reported_once(mode: str) -> None:
 
 
 def test_an_irrelevant_loss_is_not_reported() -> None:
-    """The call succeeds in hint mode, after the ttl, or if the session has been bound again."""
+    """The call succeeds in hint mode, after the ttl has expired, or if the session has been bound again."""
     since: dict[str, Callable[[SessionTable], object]] = {
         "hint": lambda _: None,
         "fail": lambda sessions: sessions.bind("a", "m2", 1.0),
@@ -143,7 +143,7 @@ def test_losses_are_bounded_and_expire() -> None:
     sessions.bind("a", "m", 0.0)
     sessions.drop("m", 0.0)
     sessions.expire(10.0)
-    assert sessions.take_loss("a", 0.0) is None, "it has expired for good"
+    assert sessions.take_loss("a", 0.0) is None, "the loss has not expired"
 
 
 def test_the_least_recently_used_session_is_evicted_above_the_limit() -> None:
@@ -188,7 +188,7 @@ def test_two_tables_are_independent() -> None:
 
 
 def test_operations_take_constant_time() -> None:
-    """The test counts executed lines, not time. Searching all sessions would execute a hundred times as many."""
+    """The test counts executed lines, not time. Searching all sessions would execute a hundred times as many lines."""
     few, many = (_steps(amount) for amount in (100, 10_000))
     assert many < 3 * few
 
@@ -222,7 +222,7 @@ def _steps(amount: int) -> int:
     return steps
 
 
-# -- against the slow truth -----------------------------------------------------------------------------------------
+# -- comparison with a slow implementation --------------------------------------------------------------------------
 
 
 @dataclass
@@ -286,8 +286,8 @@ class Truth:
         if len(self.bound) > most:
             self.expire(now)
         while len(self.bound) > most and (idle := [each for each in self.bound if not self.calls.get(each)]):
-            # If several sessions have the same time, `min` picks the one that was bound or used first, as dictionaries
-            # keep that order.
+            # If several sessions have the same time, `min` picks the session that was bound or used first, because
+            # dictionaries keep that order.
             longest = min(idle, key=lambda session: self.bound[session][1])
             self.evicted.append((longest, self.bound.pop(longest)[0]))
 
@@ -316,11 +316,11 @@ def test_the_table_agrees_with_a_slow_model(mode: str, limit: int, steps: list[A
     for wait, (what, *arguments) in steps:
         now += wait
         if what == "unpin" and not truth.calls.get(arguments[0]):
-            continue  # a call ends only once
+            continue  # a call finishes only once
         expected = getattr(truth, what)(*arguments, now)
         got = getattr(sessions, what)(*arguments, now)
         assert (set(got) if isinstance(got, tuple) else got) == expected
         assert evicted == truth.evicted
         for session in "abcdef":
             assert sessions.find(session, now) == truth.find(session, now)
-        assert len(sessions) == len(truth.bound), "nothing is left of others"
+        assert len(sessions) == len(truth.bound), "other sessions are left"

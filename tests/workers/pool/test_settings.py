@@ -1,4 +1,4 @@
-"""A pool rejects settings that cannot work. The error contains the given value and the remedy."""
+"""A pool rejects settings that cannot work. The error message contains the given value and a remedy."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_a_pool_needs_a_name() -> None:
 
 
 class Model:
-    """The target of a worker."""
+    """A worker's target."""
 
     def predict(self) -> None:
         """Do nothing."""
@@ -215,7 +215,7 @@ def made_inside() -> Any:
 
 
 def of_main() -> None:
-    """Do nothing; its module is set below."""
+    """Do nothing. The function's module is set below."""
 
 
 of_main.__module__ = "__main__"
