@@ -1,4 +1,4 @@
-"""The configuration of Sphinx. `make docs` treats every warning as an error."""
+"""The Sphinx configuration. `make docs` treats every warning as an error."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def clean(*args: Any) -> None:
     """Remove text that the pages show elsewhere, or that Python generates."""
     _app, what, name, obj, _options, lines = args
     if name == "lifecycle.errors":
-        del lines[1:]  # The page includes the tree of errors from the source.
+        del lines[1:]  # The page includes the error tree from the source.
     elif what == "data" and not isinstance(obj, type) and type(obj).__module__ in ("builtins", "types", "typing"):
         lines.clear()  # The docstring of `tuple` or `Union`.
     elif lines and lines[0].startswith("Alias for field number"):
