@@ -23,7 +23,8 @@ HEAD = """\
 # Performance
 
 `make bench` measured these figures on one machine and wrote this page. Most are ratios to another tool, or to minimal
-code for the same task, in the same run, so other machines should give similar ratios. *Bar* is the limit of a figure.
+code for the same task, measured in the same run. Ratios should therefore be similar on other machines. The limit of a
+figure is in parentheses.
 """
 
 NOT_MEASURED = """\
@@ -81,7 +82,7 @@ def _section(name: str, module: Mapping[str, Any]) -> str:
     bars: Mapping[str, str] = import_module(f"benchmarks.{name}").BARS
     figures = module["figures"].items()
     rows = (_row(figure, value, bars.get(figure, "printed")) for figure, value in figures if figure not in HIDDEN)
-    table = "\n".join(["| figure | measured (bar) |", "|---|---|", *rows])
+    table = "\n".join(["| figure | measured (limit) |", "|---|---|", *rows])
     return f"## {name}\n\n{about}\n\n{table}\n"
 
 

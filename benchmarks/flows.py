@@ -1,10 +1,10 @@
 """The cost of flows and jobs, compared with TaskFlow, DBOS, procrastinate and plain SQLite.
 
-- ``linear``: TaskFlow runs 250 tasks and ours 1,000, because TaskFlow's time per task grows. Only our time includes
-  the preparation of the flow. DBOS uses WAL mode.
-- ``fanout``: a thousand tasks that sleep 0.1 s. ``jobs``: jobs are claimed and completed, eight at the same time.
-- ``postgres_jobs_over_procrastinate_N``: N processes with eight jobs each. Ours stores each step, procrastinate
-  only the end.
+- ``linear``: TaskFlow runs 250 tasks and ``Flows`` 1,000, because TaskFlow's time per task grows with their number.
+  Only our time includes the preparation of the flow. DBOS uses WAL mode.
+- ``fanout``: a thousand tasks that sleep 0.1 s. ``jobs``: jobs are claimed and completed, eight at a time.
+- ``postgres_jobs_over_procrastinate_N``: N processes run eight jobs at a time. ``Flows`` stores each step,
+  and procrastinate only the end.
 """
 
 from __future__ import annotations

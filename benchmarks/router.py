@@ -1,7 +1,7 @@
 """The cost of routing one event, compared with a bare ``await handler(event)``.
 
-`names_over_star` compares a route for `svc/{name}/x` with one for `svc/*/x`; `_cold` is for topics that occur once.
-`declared_name_over_split` compares a handler that declares `name` with one for `*` that splits the topic itself.
+`names_over_star` compares a route for `svc/{name}/x` with a route for `svc/*/x`. For `_cold`, each topic occurs only
+once. `declared_name_over_split` compares a handler that declares `name` with a handler that splits the topic itself.
 
 The figures for blinker, pyee and bubus are their time divided by our time (`exact`).
 """

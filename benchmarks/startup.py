@@ -1,4 +1,4 @@
-"""The cost of importing: the wall time of an interpreter with the import minus the time without it."""
+"""The cost of importing: an interpreter's wall time with the import, minus the time without it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The cost of supervision, compared with supervisord, circus, runit and minimal code.
 
-All supervisors run with their defaults.
+All supervisors run with their default settings.
 
 - ``restart``: the time from SIGKILL of a child to the first output of its replacement. ``spawn`` is a bare ``Popen``.
 - ``bytes_per_task_worker``: the memory for one more task, as reported by tracemalloc.

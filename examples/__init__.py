@@ -1,1 +1,1 @@
-"""Complete programs of under eighty lines each. The test suite runs them."""
+"""Complete programs with fewer than eighty lines each. The test suite runs them."""

@@ -1,7 +1,7 @@
 """Reload a configuration when its file changes: ``python examples/config_reload.py service.toml``.
 
-The file has a ``greeting``, and can have an ``interval`` in seconds. It is read and checked as a whole. If it is
-broken, the old configuration stays in use, and the reason is logged. SIGHUP reloads it too.
+The file contains a ``greeting`` and, optionally, an ``interval`` in seconds. It is read and checked as a whole. If the
+file is invalid, the old configuration stays in use, and the reason is logged. SIGHUP also reloads the file.
 """
 
 import logging
@@ -40,7 +40,7 @@ class Service:
         self.config = self.read()
 
     def read(self) -> Config:
-        """Prepare a new configuration, and change nothing."""
+        """Prepare a new configuration without applying it."""
         return parse(self.file.read_text(encoding="utf-8"))
 
     def use(self, config: Config) -> None:
@@ -49,7 +49,7 @@ class Service:
         print("reloaded:", config, flush=True)
 
     async def run(self) -> None:
-        """Run until the shutdown."""
+        """Run until shutdown."""
         while True:
             print(self.config.greeting, flush=True)
             await sleep(self.config.interval)

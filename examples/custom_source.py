@@ -1,4 +1,4 @@
-"""Two custom sources: an async generator, and an object that holds a resource open.
+"""Two custom sources: an async generator, and an object that keeps a resource open.
 
 Try it: ``python examples/custom_source.py ls -l``. Each line that the command prints is an event. If its handler
 rejects a line, the source prints the error: awaiting the `Delivery` returns or raises the result.
@@ -16,7 +16,7 @@ from lifecycle.control import Emit
 
 
 async def countdown() -> AsyncIterator[Event]:
-    """Yield events. This is the simplest source. It ends when the generator ends."""
+    """Yield events. This is the simplest source. It ends when the generator returns."""
     for number in (3, 2, 1):
         yield Event("countdown", number)
 
@@ -54,7 +54,7 @@ class CommandOutput:
 
 
 def main(*argv: str) -> None:
-    """Print the countdown and the command's lines, then end."""
+    """Print the countdown and the command's lines, then exit."""
     router = Router()
     router.add_source(countdown)
     router.add_source(CommandOutput(*argv))

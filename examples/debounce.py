@@ -1,6 +1,6 @@
-"""One build per burst of changes. A change during a build restarts it. Two builds never overlap.
+"""Run one build per burst of changes. A change during a build restarts it. Two builds never overlap.
 
-The example needs no files and ends without input: ``python examples/debounce.py``. The source simulates
+The example needs no files and exits without input: ``python examples/debounce.py``. The source simulates
 `FileWatchSource`, and ``await asyncio.sleep`` in the build simulates a compiler.
 """
 

@@ -1,9 +1,9 @@
 """Deploy repositories when GitHub sends a push: ``WEBHOOK_SECRET=hush python examples/deployer.py ./deploy.sh``.
 
-The command gets the repository's name and the commit as arguments. When several pushes to main arrive in a burst, only
-the newest is deployed. Two deployments of one repository never overlap, and up to four repositories are deployed at the
-same time. A push stays in ``deployer.db`` until its deployment has succeeded: a failed deployment is tried again up to
-four times, and one that ``kill -9`` interrupted runs again when the program starts.
+The command receives the repository's name and the commit as arguments. When several pushes to main arrive in a burst,
+only the newest is deployed. Two deployments of one repository never overlap, and up to four repositories are deployed
+at the same time. A push stays in ``deployer.db`` until its deployment has succeeded. A failed deployment is retried up
+to four times. A deployment that ``kill -9`` interrupted runs again when the program starts.
 """
 
 import logging
@@ -19,7 +19,7 @@ def repository(event: WebhookEvent) -> str:
 
 
 def branch(event: WebhookEvent) -> tuple[str, str]:
-    """Return the key of a burst. It has the branch, so that a push to another one does not replace a push to main."""
+    """Return the key of a burst. It includes the branch, so that only pushes to main replace a push to main."""
     return repository(event), event.json().get("ref", "")
 
 

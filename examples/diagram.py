@@ -1,6 +1,6 @@
 """A program that prints a diagram of itself: ``python examples/diagram.py > program.mmd``, for Mermaid or Markdown.
 
-The program ends when the supervisor has given up the failing worker. The diagram shows that worker in red, with the
+The program ends when the supervisor gives up on the failing worker. The diagram shows that worker in red, with the
 reason.
 """
 
@@ -35,7 +35,7 @@ app = Supervisor(
     Spec("importer", load, backoff=Backoff(0.01, max_restarts=2)),
 )
 given_up = asyncio.Event()
-# A receiver gets the sender and the hook's arguments, which this example does not need.
+# A receiver is passed the sender and the hook's arguments, which this example does not need.
 hooks.circuit_opened.connect(lambda *_, **__: given_up.set())
 
 

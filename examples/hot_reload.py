@@ -4,8 +4,8 @@ Try it::
 
     python examples/hot_reload.py examples/site python examples/site/app.py
 
-Saving several files at once leads to one restart. Two runs of the command never overlap. Ctrl+C ends the command and
-the program.
+Saving several files at the same time causes one restart. Two runs of the command never overlap. Ctrl+C stops the
+command and the program.
 """
 
 import sys
@@ -14,7 +14,7 @@ from lifecycle import Debounce, FileBatch, FileWatchSource, ProcessWorker, Route
 
 
 class App:
-    """Runs the command again after each change, never twice at the same time."""
+    """Runs the command again after each change, one run at a time."""
 
     def __init__(self, *argv: str) -> None:
         self.argv = argv

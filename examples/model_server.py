@@ -13,13 +13,13 @@ from lifecycle import Pool, PoolBusy, PoolFailed, Recycle, RemoteError, WorkerLo
 
 
 class Model:
-    """The object in each process of the pool. Load your weights here."""
+    """The object in each pool worker. Load your weights here."""
 
     def __init__(self, words: dict[str, int]) -> None:
         self._words = words
 
     def score(self, text: str) -> dict[str, int]:
-        """Score a text. Any process of the pool can run this."""
+        """Score a text. Any pool worker can run this."""
         return {"score": sum(self._words.get(word, 0) for word in text.split()), "process": os.getpid()}
 
 

@@ -1,6 +1,6 @@
 """Events for code without a router: `notify` puts them into a queue and never waits.
 
-The example ends without input: ``python examples/notify_bridge.py``. The consumer is slower than the ticker, so the
+The example exits without input: ``python examples/notify_bridge.py``. The consumer is slower than the ticker, so the
 queue is sometimes full. Events that do not fit are dropped and counted, and the ticker continues.
 """
 

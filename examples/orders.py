@@ -58,7 +58,7 @@ order = linear("order", reserve, charge, ship)
 
 
 async def main() -> None:
-    """Serve until Ctrl+C. A step that is running then finishes, and the next start continues the unfinished orders."""
+    """Serve until Ctrl+C. The current step then finishes, and the next start continues the unfinished orders."""
     router = Router("orders")
     router.add_source(WebhookSource(port=int(os.environ.get("PORT", "8080")), answer="handled"))
     async with Flows("orders.db") as flows:

@@ -1,7 +1,8 @@
 """Run jobs on a schedule, and catch up if the machine was off: ``python examples/periodic.py``.
 
-The folder ``data`` is archived at three every night. If the program was not running then, it creates one archive when
-it starts, however many nights it missed. The report is printed for every hour, including the hours that were missed.
+The folder ``data`` is archived at three every night. If the program was not running then, it creates a single archive
+when it starts, even if it missed several nights. The report is printed for every hour, including the hours that were
+missed.
 """
 
 import logging

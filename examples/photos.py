@@ -65,7 +65,7 @@ async def work() -> None:
     async with Flows(FLOWS) as flows, asyncio.TaskGroup() as group:
         router.add_source(flows.outbox())
         group.create_task(router.run())
-        # If a worker dies, another one claims its jobs when the lease expires.
+        # If a worker dies, another worker claims its jobs when the lease expires.
         await JobQueue(flows).work({"thumbnail": linear("thumbnail", resize, announce)}, lease=10)
 
 

@@ -50,7 +50,7 @@ async def serve() -> None:
 
 
 async def main() -> None:
-    """Serve, and register a hook to flush and close resources. Hooks run after every main function has ended."""
+    """Serve, and register a hook to flush and close resources. Hooks run after every main function has finished."""
     on_shutdown(lambda: print("closed", flush=True))
     await serve()
 

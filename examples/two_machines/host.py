@@ -41,7 +41,7 @@ async def job(_: TickEvent) -> None:
         return
     try:
         count = int(await leader.get("count") or 0) + 1
-        # The write is refused if another machine has become leader since, even if this machine has not noticed.
+        # The write is refused if another machine has become the leader, even if this machine has not noticed it.
         await leader.put("count", str(count).encode(), token=token)
     except BridgeError as error:
         print(f"{name}: no run: {error}", flush=True)
