@@ -23,7 +23,7 @@ TEXT = """\
 $ {line}
 
   open   http://127.0.0.1:{port}/
-  edit   {site}/page.html, and load the page again; break {site}/app.py, and the old page stays up
+  edit   {site}/page.html, and reload the page; break {site}/app.py, and the old page stays up
   send   {curl}
   type   suspend, resume, reload, restart, status, help, quit; Tab completes
   press  Ctrl+C to suspend, again to quit
