@@ -268,7 +268,7 @@ class TestPolicies:
             after = "db"
         """)
         program.until("started web")
-        program.until("db is started again in")
+        program.until("starting db again in")
         assert "started app" not in program.text
         (here / "go").touch()
         program.until("started app")

@@ -1,7 +1,7 @@
-"""`lifecycle up`: supervise the processes of a Procfile, or of tables in a TOML file.
+"""`lifecycle up`: supervise the processes defined in a Procfile or a TOML file.
 
 `processes` reads the files, `run` connects the components, `starts` orders starts and stops, `changes` restarts
-processes, and `screen` prints.
+processes when their files change, and `screen` prints the output.
 """
 
 from __future__ import annotations

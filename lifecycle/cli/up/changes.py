@@ -1,6 +1,6 @@
-"""The restarts of `lifecycle up` after changes to the files that its processes watch.
+"""Restarts for `lifecycle up` when files watched by its processes change.
 
-As in `lifecycle watch`, a file that is only touched does not count. If a changed Python file cannot be compiled, or an
+As in `lifecycle watch`, touching a file does not trigger a restart. If a changed Python file cannot be compiled, or an
 environment file is invalid, the old process keeps running.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Changes", "Restarts", "python_of"]
 
-#: Reads the environment files of a process, and returns its environment.
+#: Reads a process's environment files and returns its environment.
 _Environment: TypeAlias = "Callable[[Process], Mapping[str, str]]"
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
@@ -42,12 +42,12 @@ class Restarts(Protocol):
         ...
 
     def is_alive(self, name: str) -> bool:
-        """Return whether the process runs or is being started."""
+        """Return whether the process is running or starting."""
         ...
 
 
 class Changes:
-    """Restarts ``processes`` when their files change. ``logs`` are descriptors of files that never count."""
+    """Restarts ``processes`` when their files change. Files whose descriptors are in ``logs`` are ignored."""
 
     def __init__(
         self,
@@ -69,19 +69,19 @@ class Changes:
         return tuple(path for watch in self._watches for path in watch.paths)
 
     def add_to(self, router: Router) -> None:
-        """Add a source of changes to ``router``, and handlers for them."""
+        """Add a file source and its handlers to ``router``."""
         router.also("file/*", self._begin_check, busy="drop")
         handle_changes(router, self._files, self.paths, wait=WAIT, wanted=lambda _, path: self._counts(path))
 
     def learn(self) -> AsyncGenerator[int]:
-        """Read the watched files, to recognise files that are only touched. Yields after each batch."""
+        """Read the watched files, so that touched but unchanged files can be recognised. Yields after each batch."""
         return self._contents.learn(dict.fromkeys(self.paths), self._counts)
 
     def _counts(self, path: Path) -> bool:
         return any(watch.counts(path) for watch in self._watches)
 
     async def _begin_check(self, event: FileEvent) -> None:
-        """Compile a changed file while further changes are awaited."""
+        """Compile a changed file while waiting for further changes."""
         for watch in self._watches:
             if watch.syntax is not None and watch.counts(event.path):
                 await watch.syntax.begin(event.path)
@@ -91,7 +91,7 @@ class Changes:
         self._restarts.restart([watch.name for watch in self._watches if await self._needs_restart(watch, changes)])
 
     async def _needs_restart(self, watch: _Watch, changes: Mapping[Path, Change]) -> bool:
-        """Print the effect of ``changes`` on a process, and return whether it has to be restarted."""
+        """Print how ``changes`` affect a process, and return whether it has to be restarted."""
         own: dict[Path, Change] = {path: change for path, change in changes.items() if watch.counts(path)}
         if not own:
             return False
@@ -119,11 +119,11 @@ class _Watch:
         self.syntax = None if python is None else SyntaxCheck(python)
 
     def counts(self, path: Path) -> bool:
-        """Return whether a change of ``path`` restarts the process."""
+        """Return whether a change to ``path`` restarts the process."""
         return any(path.is_relative_to(root) for root in self.paths) and self.rules.action(path) != "ignore"
 
     async def errors(self, changed: Iterable[Path]) -> list[str]:
-        """Return the errors that would prevent a start after these changes."""
+        """Return the errors that would prevent the process from starting after these changes."""
         errors = [] if self.syntax is None else await self.syntax.errors([*changed])
         try:
             self._environment(self._process)
@@ -133,9 +133,9 @@ class _Watch:
 
 
 def python_of(process: Process, env: Mapping[str, str]) -> str | None:
-    """Return the Python interpreter of the command, if it is known; see `interpreter`.
+    """Return the Python interpreter that runs the command, if known; see `interpreter`.
 
-    If the command is a line for the shell, it is the interpreter of the first program in it that has one.
+    If the command is a shell command line, this is the interpreter of its first Python program.
     """
     if not isinstance(process.command, str):
         return _python(process.command, process.cwd, env)
@@ -144,7 +144,7 @@ def python_of(process: Process, env: Mapping[str, str]) -> str | None:
 
 
 def _words(line: str) -> list[str]:
-    """Return the words of a simple command, without assignments and ``exec`` in front of the program."""
+    """Return the words of a simple command, skipping assignments and ``exec`` before the program."""
     try:
         words = shlex.split(line)
     except ValueError:

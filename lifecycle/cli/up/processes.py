@@ -1,4 +1,4 @@
-"""The processes of `lifecycle up`, read from a Procfile or from TOML tables and sorted by their dependencies."""
+"""The processes of `lifecycle up`, read from a Procfile or TOML tables and sorted by their dependencies."""
 
 from __future__ import annotations
 
@@ -43,43 +43,45 @@ _PROCFILE_LINE = re.compile(rf"(?P<name>{NAME.pattern})[ \t]*:[ \t]*(?P<command>
 #: The difference between the ports of consecutive processes, as in foreman.
 _PORT_STEP = 100
 
-#: The files that are searched for, in this order, each with the table that it must contain.
+#: The file names to look for, in order, each with the table that the file must contain.
 _FILES: Final = {"Procfile": (), "lifecycle.toml": ("up",), "pyproject.toml": ("tool", "lifecycle", "up")}
 _EXAMPLE: Final = "such as 'web: python app.py'"
 
-#: The default PORT of the first process, as in foreman.
+#: The first process's default PORT, as in foreman.
 _FIRST_PORT: Final = "5000"
 _HIGHEST_PORT: Final = 65_535
 
 
-#: The conditions of compose. A process is healthy when it is ready and its probe succeeds.
+#: The conditions used by Compose. A process is healthy when it is ready and its probe succeeds.
 Condition: TypeAlias = Literal["started", "healthy", "completed"]
-#: ``up``, for ``after``: the process is ready, or, for a job, has succeeded.
+#: ``after`` uses ``up``: the process is ready or, if it is a job, has succeeded.
 Need: TypeAlias = Literal[Condition, "up"]
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process of a file. Times are in seconds."""
+    """A process defined in a file. Times are in seconds."""
 
     name: str
-    #: A line for the shell, or words that are run without a shell.
+    #: A shell command line, or a list of words to run without a shell.
     command: str | tuple[str, ...]
     _: KW_ONLY
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    #: The offset of PORT from the port of the first process. None leaves PORT unset.
+    #: The difference between this process's PORT and the first process's. None leaves PORT unset.
     port: int | None = None
-    #: The condition for each process that this one depends on, in addition to ``after``.
+    #: The required condition for each dependency, in addition to ``after``.
     depends_on: Mapping[str, Condition] = field(default_factory=dict[str, "Condition"])
     env_file: Path | None = option(
         "FILE",
-        "read variables for this process from the KEY=VALUE lines of this file, in addition to .env",
+        "read this process's variables from the KEY=VALUE lines in this file, in addition to .env",
         options.path,
     )
-    #: A condition in the form that `ProcessWorker` accepts.
+    #: A readiness condition in the format that `ProcessWorker` accepts.
     ready: str | None = option(
-        "WHEN", "wait until the process is ready: port:N, an http:// URL, line:REGEX or notify", options.ready
+        "WHEN",
+        "set how to detect that the process is ready: port:N, an http:// URL, line:REGEX or notify",
+        options.ready,
     )
     start_timeout: float = option(
         "SECONDS",
@@ -88,8 +90,8 @@ class Process:
         default=30.0,
         number=True,
     )
-    user: str | None = option("USER", "run the process as this user, if lifecycle runs as root")
-    #: A health check in the form that `Spec` accepts.
+    user: str | None = option("USER", "run the process as this user (requires lifecycle to run as root)")
+    #: A health check in the format that `Spec` accepts.
     probe: str | None = option(
         "CHECK", "check the health of the process: port:N, an http:// URL or cmd:COMMAND", options.probe
     )
@@ -99,30 +101,30 @@ class Process:
     restart_unhealthy: bool = option(None, "restart the process after three failed probes", default=False)
     first_start: str = option(
         "WHAT",
-        "if the first start fails, stop everything (fail), or start the process again after its backoff (retry)",
+        "if the first start fails, stop everything (fail) or retry after the backoff (retry)",
         options.first_start,
         default="fail",
     )
     after: tuple[str, ...] = option(
         "NAME",
-        "start after these processes are ready (or, for jobs, have succeeded), and stop before them",
+        "start once these processes are ready and these jobs have succeeded; stop before them",
         lambda text: (text,),
         many=True,
     )
-    #: None: the end of the process stops all processes, unless ``watch`` is set.
+    #: None: all processes stop when this process exits, unless ``watch`` is set.
     restart: Policy | None = option(
-        "POLICY", "restart the process after it has ended: never, on-failure or always", options.policy
+        "POLICY", "set when to restart the process after it exits: never, on-failure or always", options.policy
     )
     backoff: float = option(
         "SECONDS",
-        "wait this long before the first restart, and twice as long each time, up to 30 seconds",
+        "wait this long before the first restart, then double the delay each time, up to 30 seconds",
         options.seconds,
         default=0.1,
         number=True,
     )
     max_restarts: int = option(
         "N",
-        "give up after more restarts than this within a minute; 0 for no limit",
+        "give up after more than this many restarts within a minute; 0 for no limit",
         options.count,
         default=0,
         number=True,
@@ -136,7 +138,7 @@ class Process:
     )
     success_exit_codes: tuple[int, ...] = option(
         "N",
-        "count these exit codes as success, in addition to 0; 128 + N is the end by signal N",
+        "treat these exit codes as success, in addition to 0; 128 + N means killed by signal N",
         options.exit_codes,
         many=True,
         number=True,
@@ -146,7 +148,7 @@ class Process:
     )
     stop_timeout: float = option(
         "SECONDS",
-        "kill the process if it still runs this long after the stop signal",
+        "kill the process if it is still running this long after the stop signal",
         options.seconds,
         default=10.0,
         number=True,
@@ -159,34 +161,34 @@ class Process:
 
     @property
     def essential(self) -> bool:
-        """True if the end of this process stops all processes."""
+        """True if all processes stop when this process exits."""
         return self.restart is None and not self.watch
 
     @property
     def needs(self) -> dict[str, Need]:
-        """The processes that this one depends on, each with the condition for the start."""
+        """The dependencies of this process, each with the condition it must meet before this process starts."""
         return {**dict.fromkeys(self.after, "up"), **self.depends_on}
 
     @property
     def is_job(self) -> bool:
-        """True if its dependents wait until it succeeds, not only until it starts."""
+        """True if its dependents wait until it has succeeded, and not only until it has started."""
         return self.restart == "never" and self.ready is None
 
     def comes_back(self, *, failed: bool) -> bool:
-        """Return whether the restart policy restarts the process after it has ended."""
+        """Return whether the restart policy restarts the process after it has exited."""
         return self.restart == "always" or (self.restart == "on_failure" and failed)
 
 
-#: The keys of a table that have special values.
+#: The table keys that are not simple options.
 BASIC_KEYS: Final = (
-    Option("command", "run this line with /bin/sh, or this list of words without a shell", "COMMAND"),
-    Option("cwd", "run the command in this directory; by default, in that of the file", "DIR"),
-    Option("env", "set these variables for the process; they override all others", "TABLE"),
+    Option("command", "run this string with /bin/sh, or this list of words without a shell", "COMMAND"),
+    Option("cwd", "run the command in this directory; by default, the file's directory", "DIR"),
+    Option("env", "set these variables for the process, overriding all others", "TABLE"),
     Option(
-        "depends-on", "start when each of these processes is started, healthy or completed; stop before them", "TABLE"
+        "depends-on", "start once each of these processes is started, healthy or completed; stop before them", "TABLE"
     ),
 )
-#: The other keys of a table.
+#: The other table keys.
 KEYS: Final = options_of(Process)
 
 
@@ -194,7 +196,7 @@ def in_order(processes: Sequence[Process], file: Path) -> tuple[Process, ...]:
     """Sort ``processes`` so that each follows its dependencies.
 
     Raises:
-        ConfigError: for an unknown name, or a circular dependency.
+        ConfigError: for an unknown name or a circular dependency.
     """
     known = {each.name: each for each in processes}
     for each in processes:
@@ -204,7 +206,7 @@ def in_order(processes: Sequence[Process], file: Path) -> tuple[Process, ...]:
                     f"{file}: {each.name} starts after {name!r}, which does not exist; {did_you_mean(name, known)}"
                 )
             if why := _why_never(known[name], need):
-                raise ConfigError(f"{file}: {each.name} starts when {name} is {need}, but {why}")
+                raise ConfigError(f"{file}: {each.name} waits until {name} is {need}, but {why}")
     try:
         order = TopologicalSorter({each.name: [*each.needs] for each in processes}).static_order()
         return tuple(known[name] for name in order)
@@ -215,21 +217,21 @@ def in_order(processes: Sequence[Process], file: Path) -> tuple[Process, ...]:
 
 
 def _why_never(process: Process, need: Need) -> str:
-    """Return the reason why ``process`` can never fulfil a condition, and a remedy; empty if it can."""
+    """Return why ``process`` can never meet a condition, with a remedy. The string is empty if it can."""
     name = process.name
     if need == "healthy" and process.ready is None and process.probe is None:
         return f'{name} has neither ready nor probe; add one, or write {name} = "started"'
     if need == "completed" and (process.essential or process.restart == "always"):
-        end = "the end of it stops all processes" if process.essential else "it is restarted whenever it ends"
+        end = "all processes stop when it exits" if process.essential else "it is restarted whenever it exits"
         return f'{end}; set restart = "never" for {name}'
     return ""
 
 
 def parse_procfile(text: str, file: Path) -> tuple[Process, ...]:
-    """Return the processes of a Procfile. Each line defines one process, which runs in the directory of the file.
+    """Return the processes in a Procfile. Each line defines one process, which runs in the Procfile's directory.
 
     Raises:
-        ConfigError: for a wrong line; the message contains its number.
+        ConfigError: for an invalid line. The message contains the line number.
     """
     found: dict[str, Process] = {}
     lines: dict[str, int] = {}
@@ -238,7 +240,7 @@ def parse_procfile(text: str, file: Path) -> tuple[Process, ...]:
             continue
         name, command = _parse_line(line.strip(), f"{file}:{number}")
         if name in found:
-            raise ConfigError(f"{file}:{number}: {name} is already defined in line {lines[name]}; choose another name")
+            raise ConfigError(f"{file}:{number}: {name} is already defined on line {lines[name]}; choose another name")
         found[name] = Process(name, command, cwd=file.parent, port=_PORT_STEP * len(found))
         lines[name] = number
     return tuple(found.values())
@@ -254,12 +256,12 @@ def _parse_line(line: str, where: str) -> tuple[str, str]:
 def read_processes(
     table: Mapping[str, Any], file: Path, title: str, variables: Mapping[str, str]
 ) -> tuple[Process, ...]:
-    """Return the processes of ``table``, with ``variables`` in its values.
+    """Return the processes in ``table``, replacing references to ``variables`` in its values.
 
-    Errors contain the ``title`` of the table, such as ``up``, and the file.
+    Error messages contain the file and the table's ``title``, such as ``up``.
 
     Raises:
-        ConfigError: for a wrong table or key. The message contains the given and the accepted values.
+        ConfigError: for an invalid table or key. The message contains the value found and the accepted values.
     """
     found: list[Process] = []
     for name, value in table.items():
@@ -275,7 +277,7 @@ def _process(name: str, value: Any, base: Path, variables: Mapping[str, str]) ->
         raise ValueError("is not a valid process name; use letters, digits, - and _")
     keys = cast("Mapping[str, Any]", value) if isinstance(value, dict) else {"command": value}
     if "command" not in keys:
-        raise ValueError('has no command; give one, such as command = "python app.py"')
+        raise ValueError('has no command; add one, such as command = "python app.py"')
     process = Process(name, **_fields({key: _resolved(key, each, variables) for key, each in keys.items()}, base))
     if process.restart_unhealthy and (process.probe is None or process.restart in (None, "never")):
         raise ValueError('restart-unhealthy needs a probe, and restart = "on-failure" or "always"; add what is missing')
@@ -283,7 +285,7 @@ def _process(name: str, value: Any, base: Path, variables: Mapping[str, str]) ->
 
 
 def _resolved(key: str, value: Any, variables: Mapping[str, str]) -> Any:
-    """Replace references to ``variables``, except in a line for the shell, which replaces them itself."""
+    """Replace references to ``variables``, except in a shell command line, where the shell replaces them."""
     if key == "command" and isinstance(value, str):
         return value
     try:
@@ -320,7 +322,7 @@ def _command(value: Any) -> str | tuple[str, ...]:
     words = texts("command", value)
     if not all(word.strip() for word in words[:1]) or not words or any("\0" in word for word in words):
         raise ValueError(
-            f"command = {shown(value)} is empty or contains a NUL character; give a shell command, or a list of words"
+            f"command = {shown(value)} is empty or contains a NUL character; use a shell command or a list of words"
         )
     return words[0] if isinstance(value, str) else tuple(words)
 
@@ -328,7 +330,7 @@ def _command(value: Any) -> str | tuple[str, ...]:
 def _directory(value: Any, base: Path) -> Path:
     [text] = texts("cwd", value) if isinstance(value, str) else [""]
     if not text:
-        raise ValueError(f"cwd = {shown(value)} is not a path; give the directory in which the process runs")
+        raise ValueError(f"cwd = {shown(value)} is not a path; use the directory to run the process in")
     if not (base / text).is_dir():
         raise ValueError(f"cwd = {shown(value)}: {base / text} is not a directory; create it, or correct the path")
     return base / text
@@ -352,7 +354,7 @@ def _conditions(value: Any) -> dict[str, Condition]:
         raise ValueError(f'depends-on = {shown(value)} is not a table; use one such as {{ db = "healthy" }}')  # noqa: TRY004  # what readers raise
     for name, each in cast("dict[str, Any]", value).items():
         if each not in known:
-            raise ValueError(f"depends-on: {name} = {shown(each)}: give {', '.join(known[:-1])} or {known[-1]}")
+            raise ValueError(f"depends-on: {name} = {shown(each)}: expected {', '.join(known[:-1])} or {known[-1]}")
     return cast("dict[str, Condition]", value)
 
 
@@ -364,10 +366,10 @@ def _env_value(key: str, value: Any) -> str:
 
 
 def find_file(here: Path) -> Path:
-    """Return the first file that defines processes, in ``here`` or the nearest directory above it.
+    """Return the first file that defines processes, in ``here`` or its nearest parent directory.
 
     Raises:
-        ConfigError: if no file does, or one cannot be read.
+        ConfigError: if there is no such file, or a file cannot be read.
     """
     for directory in (here, *here.parents):
         for name, table in _FILES.items():
@@ -377,17 +379,17 @@ def find_file(here: Path) -> Path:
     raise ConfigError(
         f"nothing to run: found no Procfile, no lifecycle.toml with [up.NAME] and no pyproject.toml with "
         f"[tool.lifecycle.up.NAME] in {here} or its parent directories; write a Procfile with lines {_EXAMPLE}, "
-        "or give -f FILE"
+        "or use -f FILE"
     )
 
 
 def read_file(file: Path, *shared: Path) -> tuple[Process, ...]:
-    """Return the processes of a Procfile or a ``.toml`` file, sorted by their dependencies.
+    """Return the processes in a Procfile or a ``.toml`` file, sorted by their dependencies.
 
-    References to variables in a ``.toml`` file use our environment, and then the files ``shared`` by all processes.
+    References to variables in a ``.toml`` file are looked up in our environment, then in the ``shared`` env files.
 
     Raises:
-        ConfigError: if the file does not exist, is wrong, or defines no processes.
+        ConfigError: if the file does not exist, is invalid, or defines no processes.
     """
     if not file.exists():
         raise ConfigError(f"{file}: no such file")
@@ -405,15 +407,15 @@ def read_file(file: Path, *shared: Path) -> tuple[Process, ...]:
 
 
 def environment(process: Process, *shared: Path) -> dict[str, str]:
-    """Return the environment of ``process``.
+    """Return the environment for ``process``.
 
-    The sources are, in order of precedence: its ``env``, our environment, its ``env-file``, and the files ``shared`` by
-    all processes, which may be missing.
+    In order of precedence, variables come from its ``env``, our environment, its ``env-file``, and the ``shared`` env
+    files. Shared files may be missing.
 
     Raises:
         ConfigError: if a file cannot be read, or PORT is not a number.
     """
-    # Without PYTHONUNBUFFERED, Python buffers output to a pipe.
+    # By default, Python buffers output written to a pipe.
     found = {"PYTHONUNBUFFERED": "1", **_variables_of(*filter(Path.is_file, shared), *filter(None, [process.env_file]))}
     if process.port is not None:
         found["PORT"] = port_of(found.get("PORT") or _FIRST_PORT, process.port)
@@ -421,7 +423,7 @@ def environment(process: Process, *shared: Path) -> dict[str, str]:
 
 
 def _variables_of(*files: Path) -> dict[str, str]:
-    """Return our environment, and the variables of ``files`` that it does not contain."""
+    """Return our environment, plus variables from ``files`` that are not set in it."""
     found: dict[str, str] = {}
     for file in files:
         found |= read_env(file)
@@ -429,13 +431,13 @@ def _variables_of(*files: Path) -> dict[str, str]:
 
 
 def port_of(first: str, more: int) -> str:
-    """Return the PORT of a process, with the PORT of the ``first`` one.
+    """Return a process's PORT: the ``first`` process's PORT plus ``more``.
 
     Raises:
-        ConfigError: if it is not a number, or too high.
+        ConfigError: if ``first`` is not a number, or the result is too high.
     """
     if not (first.isascii() and first.isdecimal()) or int(first) + more > _HIGHEST_PORT:
         raise ConfigError(
-            f"PORT={first!r} cannot be the port of the first process; give a number such as {_FIRST_PORT}"
+            f"PORT={first!r} is not valid as the first process's port; use a number such as {_FIRST_PORT}"
         )
     return str(int(first) + more)

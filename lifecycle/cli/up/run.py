@@ -45,10 +45,10 @@ _MARGIN: Final = 2.0
 
 
 def up(settings: UpSettings) -> int:
-    """Run the processes of a file until they end, and return the exit status.
+    """Run the processes in a file until they exit, and return the exit status.
 
     Raises:
-        CliError: if an error is found before the start.
+        CliError: if an error is detected before the processes start.
     """
     with permissions_checked():
         file = find_file(Path.cwd()) if settings.file is None else Path.cwd() / settings.file
@@ -72,7 +72,7 @@ def up(settings: UpSettings) -> int:
 
 
 def _env_files(given: Sequence[Path], file: Path) -> tuple[Path, ...]:
-    """Return the files with variables for all processes: the ``given`` ones, or ``.env`` next to ``file``."""
+    """Return the shared env files: those ``given``, or ``.env`` next to ``file``."""
     for each in given:
         if not each.is_file():
             raise UsageError(f"--env-file {each}: no such file")
@@ -80,7 +80,7 @@ def _env_files(given: Sequence[Path], file: Path) -> tuple[Path, ...]:
 
 
 class _Program:
-    """One run of `lifecycle up`: the supervisor, the starts and the output."""
+    """One run of `lifecycle up`, with its supervisor, starts and output."""
 
     def __init__(
         self, processes: Sequence[Process], directory: Path, env_files: Sequence[Path], screen: Screen
@@ -92,7 +92,7 @@ class _Program:
         self._supervisor = Supervisor(
             _NAME,
             *map(self._spec, processes),
-            # Each worker waits for those that depend on it.
+            # Each worker waits for its dependents to stop.
             stop_order="parallel",
         )
         self._starts = Starts(processes, self._supervisor, screen.console, self._end_if_over)
@@ -100,7 +100,7 @@ class _Program:
         self._outcomes: list[Outcome] = []
 
     def run(self) -> int:
-        """Run until an essential process or all of them have ended, or a stop is requested. Returns the exit status."""
+        """Run until all or an essential process has exited, or a stop is requested. Returns the exit status."""
         from lifecycle.cli.run import OptionalControlSocket, program_name
         from lifecycle.runtime import run
 
@@ -109,7 +109,7 @@ class _Program:
         limit = sum(each.stop_timeout + _MARGIN for each in self._processes)
         hooks.forced_exit.connect(self._kill)
         try:
-            # Shutdown hooks may take a fifth of the time.
+            # Shutdown hooks can use a fifth of the time.
             run(control, *([router] if router else []), self._main, exit_timeout=max(25.0, limit * 1.25))
         except SourceFailed as error:
             self._screen.console.error(str(error))
@@ -120,7 +120,7 @@ class _Program:
         return exit_status(self._outcomes)
 
     def _file_router(self) -> Router | None:
-        """Return a router that restarts processes when their files change; None if no process watches files."""
+        """Return a router that restarts processes when their files change, or None if no process watches files."""
         if not self._changes.paths:
             return None
         router = Router("up")
@@ -130,13 +130,13 @@ class _Program:
         return router
 
     async def _main(self) -> None:
-        """Run the processes. This starts after the sources, so that no change is missed."""
+        """Run the processes. This runs after the sources have started, so that no change is missed."""
         async with learning(self._changes.learn()):
             await self._live()
 
     async def _live(self) -> None:
         for process in self._processes:
-            # The supervisor alone would start its children one by one. `Starts` starts them in parallel.
+            # The supervisor would start its children one by one, so `Starts` starts them in parallel instead.
             await self._supervisor.stop_child(process.name)
         printing = asyncio.create_task(self._print_events(self._supervisor.watch()), name="status printer")
         try:
@@ -159,13 +159,13 @@ class _Program:
             self._end_if_over()
 
     def _end_if_over(self) -> None:
-        """Stop if no process runs and none will be started."""
+        """Stop if no process is running or waiting to start."""
         if not self._starts.active and all(map(self._has_ended, self._supervisor.workers(), self._processes)):
             self._supervisor.ask_to_stop()
 
     @staticmethod
     def _has_ended(state: WorkerState, process: Process) -> bool:
-        # A process that was stopped by hand may be started again.
+        # A manually stopped process can be started again.
         if state.status not in FINAL or state.status is Status.STOPPED or process.watch:
             return False
         # The circuit opens only after the supervisor has decided against a restart.
@@ -185,7 +185,7 @@ class _Program:
             (self._screen.console.error if outcome.failed else self._screen.console.info)(line)
 
     def _kill(self, _: object, **__: object) -> None:
-        """Kill the processes at a forced exit, even without a guard process."""
+        """Kill the processes on a forced exit, even without a guard process."""
         for state in self._supervisor.workers():
             if state.name in self._supervisor and state.status not in FINAL and state.pid is not None:
                 worker = self._supervisor[state.name]
@@ -211,7 +211,7 @@ class _Program:
         return environment(process, *self._env_files)
 
     def _worker(self, process: Process) -> OrderedWorker:
-        """Return the worker for one start. Its env files are read now."""
+        """Return the worker for one start. The env files are read again each time."""
         return OrderedWorker(
             process.name,
             *process.argv,

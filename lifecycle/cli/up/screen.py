@@ -1,4 +1,4 @@
-"""The output of `lifecycle up`: the lines of its processes, status messages, and the summary at the end."""
+"""Output for `lifecycle up`: lines printed by its processes, status messages, and a final summary."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = ["Outcome", "Screen", "StatusPrinter", "describe_end", "exit_status", 
 
 #: The name in the prefix of our own messages.
 _OURSELVES: Final = "system"
-#: Cyan, yellow, green, magenta, blue, and the bright ones. Red is reserved for errors.
+#: Cyan, yellow, green, magenta, blue, and their bright variants. Red is reserved for errors.
 _COLOURS: Final = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
 _ESCAPE, _RESET = "\x1b", "\x1b[0m"
 
@@ -56,14 +56,14 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 class Screen:
     """Standard output, shared by the processes called ``names``.
 
-    As a context manager, it also appends the output of each process to ``log_dir``/NAME.log.
+    As a context manager, it also appends each process's output to ``log_dir``/NAME.log.
 
     Args:
         names: the names of the processes.
         log_dir: a directory for log files.
-        on_reader_gone: called when the reader of standard output has closed it.
+        on_reader_gone: called when the reader has closed standard output.
         log_format: the format of output lines and messages.
-        timestamps: whether to print the time before each line. JSON always contains it.
+        timestamps: whether to print the time before each line. JSON output always contains the time.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class Screen:
         self.console: Final = replace(console_for(log_format, prefix=f"{_OURSELVES:<{width}} |"), timestamps=timestamps)
         self._timestamps = timestamps
         self._is_json = log_format == "json"
-        #: False when the reader of standard output has closed it.
+        #: False when the reader has closed standard output.
         self.is_read: bool = True
         self._on_reader_gone = on_reader_gone
         self._log_dir = log_dir
         self._logs: dict[str, BinaryIO] = {}
-        # Processes whose log could not be written. Each is reported once.
+        # Processes whose log could not be written. Each failure is reported only once.
         self._failed: set[str] = set()
         self._files = ExitStack()
 
@@ -115,7 +115,7 @@ class Screen:
         self._files.close()
 
     def output(self, name: str) -> Output:
-        """Return a function that prints the output lines of the process ``name``."""
+        """Return a function that prints output lines from the process ``name``."""
         prefix, log = self._prefixes[name], self._logs.get(name)
 
         def shown(line: str) -> str:
@@ -147,18 +147,18 @@ class Screen:
                 self.console.error(f"{log.name}: {error.strerror}; log lines of {name} are lost (reported once)")
 
     def _open(self, file: Path) -> BinaryIO:
-        # Unbuffered, so that the text of a failed write is not written again later.
+        # Unbuffered, so that text from a failed write is not written again later.
         return self._files.enter_context(file.open("ab", buffering=0))
 
 
 def _prefixed(prefix: str, line: str) -> str:
-    # A progress bar returns to the start of the line, so the prefix is repeated there. Colours end with the line.
+    # Progress bars return to the start of the line, so the prefix is printed again. Colours are reset after each line.
     shown = line.replace("\r", f"\r{prefix} ") + (_RESET if _ESCAPE in line else "")
     return f"{prefix} {shown}\n"
 
 
 class StatusPrinter:
-    """Prints starts and ends of ``processes``, and what follows for others from the dependencies in ``starts``."""
+    """Prints when ``processes`` start and exit, and which dependents in ``starts`` are affected."""
 
     def __init__(self, processes: Sequence[Process], console: Console, starts: Starts) -> None:
         self._processes = {each.name: each for each in processes}
@@ -166,7 +166,7 @@ class StatusPrinter:
         self._starts = starts
 
     def print(self, event: StatusEvent) -> None:
-        """Print an event. Restarts after an end are left out, because the library logs them."""
+        """Print an event. Restarts are omitted, because the library logs them."""
         process = self._processes.get(event.component)
         if process is None:
             return
@@ -203,7 +203,7 @@ class StatusPrinter:
         if old == Status.STOPPING:
             self._console.warning(text)
         elif old == Status.STARTING:
-            # A failed start stops everything only if it was the first one and is not retried.
+            # A failed start stops everything only if it was the process's first start and will not be retried.
             stop = not state.restarts and process.first_start == "fail"
             self._console.error(text + self._others(stop=stop))
             if stop:
@@ -215,9 +215,9 @@ class StatusPrinter:
             self._print_blocked(process, state)
 
     def _print_blocked(self, process: Process, state: WorkerState) -> None:
-        """Print the processes that cannot start because ``process`` has ended."""
+        """Print the processes that cannot start because ``process`` has exited."""
         verb = "waits" if process.watch else "does not start"
-        end = "has ended" if state.error is None else "failed"
+        end = "exited" if state.error is None else "failed"
         for name in self._starts.blocked(state):
             self._console.error(f"{name} {verb} because {process.name} {end}")
 
@@ -227,7 +227,7 @@ class StatusPrinter:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The final state of a process, and the exit of its last run, if it has run."""
+    """A process's final state and, if it ever ran, the exit of its last run."""
 
     state: WorkerState
     ended: Exit | None = None
@@ -239,9 +239,9 @@ class Outcome:
 
     @property
     def code(self) -> int:
-        """The exit status, as a shell reports it."""
+        """The exit status that a shell would report."""
         code = self.state.exit_code
-        # If we stopped a process because it did not become ready, its exit code means nothing.
+        # If we stopped a process because it did not become ready, its exit code is meaningless.
         if code and (code > 0 or self.state.started_at is not None):
             return shell_status(code)
         match self.ended and self.ended.error and self.ended.error.__cause__:
@@ -254,13 +254,13 @@ class Outcome:
 
 
 def exit_status(outcomes: Iterable[Outcome]) -> int:
-    """Return the exit status of the first process that failed; 0 if none did."""
+    """Return the exit status of the process that failed first, or 0 if none failed."""
     failed = [each for each in outcomes if each.failed]
     return min(failed, key=lambda each: each.state.updated_at).code if failed else DONE
 
 
 def describe_end(state: WorkerState) -> str:
-    """Return a description of how a process ended, to print after its name."""
+    """Describe how a process exited, for printing after its name."""
     after = "" if state.started_at is None else f" after {_duration(state)}"
     if state.error is None:
         return f"{state.status}{after}"
@@ -272,7 +272,7 @@ def describe_end(state: WorkerState) -> str:
 
 
 def plan(processes: Iterable[Process], environments: Mapping[str, Mapping[str, str]]) -> str:
-    """Return a description of the processes in the order of their starts, with the variables that they get."""
+    """Describe the processes in their start order, with the variables set for each."""
     return "".join(_planned(each, environments[each.name]) for each in processes)
 
 
@@ -293,7 +293,7 @@ def summary(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _row(state: WorkerState) -> tuple[str, str, str, str]:
-    """Return the name, the end, the duration and the restarts of a process."""
+    """Return a process's name, result, duration and restarts."""
     ran = state.started_at is not None
     restarts = plural(state.restarts, "restart") if state.restarts else ""
     given_up = "given up after " if state.circuit == "open" else ""

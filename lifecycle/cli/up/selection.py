@@ -1,4 +1,4 @@
-"""The processes of a file that `lifecycle up` runs: those that the command line names, and how many copies of each."""
+"""Selection of the processes that `lifecycle up` runs, and the number of copies of each."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ __all__ = ["OPTIONS", "UpSettings", "selected", "up_settings"]
 
 
 def _counts(text: str) -> tuple[tuple[str, int], ...]:
-    """Read ``NAME=N``, or several, separated by commas."""
+    """Parse one or more ``NAME=N`` pairs, separated by commas."""
     found: list[tuple[str, int]] = []
     for part in text.split(","):
         name, _, number = part.partition("=")
         if not name or not (number.isascii() and number.isdecimal()):
-            raise ValueError("give NAME=N, such as web=2,worker=3")
+            raise ValueError("use NAME=N, such as web=2,worker=3")
         found.append((name, int(number)))
     return tuple(found)
 
 
 def _files(text: str) -> tuple[Path, ...]:
-    """Read paths, separated by commas."""
+    """Parse paths separated by commas."""
     return tuple(options.path(part) for part in text.split(","))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpSettings:
-    """The settings of `lifecycle up`. Each is an option."""
+    """Settings for `lifecycle up`. Each corresponds to an option."""
 
-    #: The processes to run; all processes if empty.
+    #: The processes to run. If empty, all processes run.
     names: tuple[str, ...] = ()
     file: Path | None = option(
         "FILE",
-        "read this file: tables if its name ends in .toml, otherwise a Procfile",
+        "read processes from this file: TOML tables if its name ends in .toml, otherwise a Procfile",
         options.path,
         aliases=("-f",),
     )
     concurrency: tuple[tuple[str, int], ...] = option(
-        "NAME=N", "run this many copies, called NAME.1, NAME.2 and so on", _counts, many=True, aliases=("-c",)
+        "NAME=N", "run this many copies of NAME, called NAME.1, NAME.2 and so on", _counts, many=True, aliases=("-c",)
     )
     env_file: tuple[Path, ...] = option(
-        "FILE", "read variables from this file, in place of .env", _files, many=True, aliases=("-e",)
+        "FILE", "read variables from this file instead of .env", _files, many=True, aliases=("-e",)
     )
     port: int | None = option(
-        "PORT", "set the PORT of the first line of a Procfile", options.port, number=True, aliases=("-p",)
+        "PORT", "set PORT for the first process in a Procfile", options.port, number=True, aliases=("-p",)
     )
-    deps: bool = option(None, "do not run what the named processes depend on", default=True)
+    deps: bool = option(None, "do not run the dependencies of the named processes", default=True)
     dry_run: bool = option(None, "print what would run, and exit", default=False)
     log_dir: Path | None = option(
         "DIR", "also append the output of each process to DIR/NAME.log", options.path, group="output"
@@ -66,12 +66,12 @@ class UpSettings:
     log_format: LogFormat | None = field(default=None, metadata={"option": options.LOG_FORMAT})
 
 
-#: The options in the order of the help.
+#: The options in the order shown by --help.
 OPTIONS: Final = options_of(UpSettings)
 
 
 def up_settings(typed: Mapping[str, Any]) -> UpSettings:
-    """Return the settings for the arguments and options that were ``typed``."""
+    """Return the settings for the arguments and options ``typed`` by the user."""
     known = {each.name for each in fields(UpSettings)}
     given: dict[str, Any] = {name: value for name, value in typed.items() if name in known and value is not None}
     given["names"] = tuple(typed["names"])
@@ -81,8 +81,8 @@ def up_settings(typed: Mapping[str, Any]) -> UpSettings:
 def selected(processes: Sequence[Process], settings: UpSettings, file: Path) -> tuple[Process, ...]:
     """Return the processes to run, in order.
 
-    By default these are all processes that are not disabled. Otherwise, they are the named processes, and those that
-    they depend on, except disabled ones. Processes do not wait for processes that are not selected.
+    By default, all enabled processes are selected. If names are given, those processes and their enabled dependencies
+    are selected. Processes do not wait for processes that are not selected.
 
     Raises:
         UsageError: for an unknown name, or if nothing is selected.
@@ -93,7 +93,7 @@ def selected(processes: Sequence[Process], settings: UpSettings, file: Path) -> 
     copies = {each.name: _copies(each, counts.get(each.name, 1)) for each in processes if each.name in wanted}
     found = tuple(_connected(copy, copies) for each in copies.values() for copy in each)
     if not found:
-        raise UsageError(f"nothing to run: all processes of {file} are disabled or have 0 copies; name one to run it")
+        raise UsageError(f"nothing to run: all processes in {file} are disabled or have 0 copies; name one to run it")
     return found if settings.port is None else _with_ports(found, settings.port)
 
 
@@ -101,7 +101,7 @@ def _check_names(names: Iterable[str], processes: Sequence[Process], file: Path)
     known = [each.name for each in processes]
     for name in names:
         if "=" in name:
-            raise UsageError(f"{name!r} is not the name of a process; for several copies, give -c {name}")
+            raise UsageError(f"{name!r} is not the name of a process; to run several copies, use -c {name}")
         if name not in known:
             raise UsageError(f"{file} has no process {name!r}; {did_you_mean(name, known)}")
 
@@ -111,7 +111,7 @@ def _wanted(processes: Sequence[Process], settings: UpSettings) -> set[str]:
     if not settings.names:
         return {each.name for each in processes if not each.disabled}
     wanted = set(settings.names)
-    # Each process is before its dependencies here.
+    # In reverse order, each process precedes its dependencies.
     for each in reversed(processes) if settings.deps else ():
         if each.name in wanted:
             wanted.update(other.name for other in processes if other.name in each.needs and not other.disabled)
@@ -129,7 +129,7 @@ def _copies(process: Process, count: int) -> list[Process]:
 
 
 def _connected(process: Process, copies: Mapping[str, Sequence[Process]]) -> Process:
-    """Let ``process`` depend on all copies of the processes that it depends on."""
+    """Make ``process`` depend on all copies of its dependencies."""
     return replace(
         process,
         after=tuple(copy.name for name in process.after for copy in copies.get(name, ())),

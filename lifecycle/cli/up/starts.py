@@ -1,4 +1,4 @@
-"""The order of `lifecycle up`: starts, restarts and stops by the dependencies of the processes."""
+"""Starts, restarts and stops of `lifecycle up`, ordered by the dependencies between processes."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ __all__ = ["OrderedWorker", "Starts"]
 
 
 class Starts:
-    """Starts and restarts processes, each when its dependencies fulfil its conditions.
+    """Starts and restarts each process when its dependencies meet its conditions.
 
-    Processes that do not depend on each other start at the same time. If the first start of a process fails, or others
-    can never start because of its end, everything is stopped. ``on_settled`` is called at the end of each start.
+    Independent processes start at the same time. If a process fails to start for the first time, or its exit
+    means that other processes can never start, everything is stopped. ``on_settled`` is called after each attempt.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class Starts:
         self._console = console
         self._on_settled = on_settled
         self._ancestors = {each.name: self._ancestors_of(each) for each in processes}
-        # Names of processes: to be started, being started, started at least once, up (ready, or a job that has
-        # succeeded), and healthy.
+        # Names of processes that are due to start, are starting, have started at least once, are up (ready, or a job
+        # that has succeeded), and are healthy.
         self._due: set[str] = set(self._processes)
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._started: set[str] = set()
@@ -53,7 +53,7 @@ class Starts:
 
     @property
     def active(self) -> bool:
-        """True if a process is being started, or will be."""
+        """True if any process is starting or due to start."""
         return bool(self._due or self._starting)
 
     def begin(self) -> None:
@@ -62,7 +62,7 @@ class Starts:
         self.advance()
 
     def restart(self, names: Iterable[str]) -> None:
-        """Restart these processes. A start in progress is cancelled."""
+        """Restart these processes, cancelling any start in progress."""
         for name in names:
             self._due.add(name)
             self._up.discard(name)
@@ -71,18 +71,18 @@ class Starts:
         self.advance()
 
     def is_alive(self, name: str) -> bool:
-        """Return whether the process runs or is being started."""
+        """Return whether the process is running or starting."""
         return self._state(name).status in (Status.STARTING, *AT_WORK)
 
     def stops_all(self, process: Process, state: WorkerState) -> bool:
-        """Return whether everything stops because ``process`` has ended with ``state``."""
+        """Return whether everything stops because ``process`` has exited with ``state``."""
         if process.essential:
             return True
         comes_back = state.circuit != "open" and process.comes_back(failed=state.status is Status.FAILED)
         return not process.watch and not comes_back and bool(self.blocked(state))
 
     def blocked(self, state: WorkerState) -> list[str]:
-        """Return the processes that cannot start if a process stays in the final ``state``."""
+        """Return the processes that can never start if a process remains in the final ``state``."""
         found: list[str] = []
         for each in self._processes.values():
             waits = each.name in self._due - self._started
@@ -94,9 +94,9 @@ class Starts:
         return found
 
     def note(self, event: StatusEvent) -> None:
-        """React to a change in a process's state: start others, or stop them all."""
+        """React to a change in a process's state by starting other processes or stopping all of them."""
         process, state = self._processes.get(event.component), cast("WorkerState", event.state)
-        # `_start` reacts to failed starts, and an end after a requested stop is not a failure.
+        # `_start` handles failed starts. An exit after a requested stop is not a failure.
         ended = state.status in (Status.FINISHED, Status.FAILED) and event.old not in (Status.STARTING, Status.STOPPING)
         if process is not None and ended and self.stops_all(process, state):
             self._supervisor.ask_to_stop()
@@ -111,7 +111,7 @@ class Starts:
         await asyncio.gather(*starts, return_exceptions=True)
 
     def advance(self) -> None:
-        """Start the processes whose conditions are fulfilled."""
+        """Start the processes whose conditions are met."""
         for name, process in self._processes.items():
             if self._open and name in self._due and self._may_start(process):
                 self._due.discard(name)
@@ -123,7 +123,7 @@ class Starts:
         return all(self._fulfils(name, need) for name, need in self._needs(process).items())
 
     def _fulfils(self, name: str, need: Need) -> bool:
-        """Return whether the process ``name`` fulfils a condition now."""
+        """Return whether the process ``name`` currently meets a condition."""
         match need:
             case "up":
                 return name in self._up
@@ -136,7 +136,7 @@ class Starts:
                 return idle and self._state(name).status is Status.FINISHED
 
     def _is_excluded(self, need: Need, state: WorkerState) -> bool:
-        """Return whether a process in the final ``state`` never fulfils a condition."""
+        """Return whether a process in the final ``state`` can never meet a condition."""
         match need:
             case "started":
                 return state.pid is None
@@ -179,7 +179,7 @@ class Starts:
         if (status := self._state(name).status) in (*wanted, Status.FAILED):
             return status is not Status.FAILED
         async for event in changes:
-            # An end after a requested stop is not a failure.
+            # An exit after a requested stop is not a failure.
             if event.component == name and event.old != Status.STOPPING and event.new in (*wanted, Status.FAILED):
                 return event.new != Status.FAILED
         return False
@@ -188,13 +188,13 @@ class Starts:
         return any(self._needs(each).get(name) == need for each in self._processes.values())
 
     async def _wait_healthy(self, process: Process) -> None:
-        """Wait until the probe of ``process`` succeeds. Without a probe, a process that is ready is healthy."""
+        """Wait until the probe of ``process`` succeeds. Without a probe, a ready process is considered healthy."""
         while process.probe is not None and not (await self._supervisor.probe(process.name)).healthy:  # noqa: ASYNC110  # a probe has to be repeated
             await asyncio.sleep(process.probe_interval)
         self._healthy.add(process.name)
 
     async def _restart(self, name: str) -> None:
-        """Restart ``name``. If a manual restart replaces this one, wait for the manual one."""
+        """Restart ``name``. If a manual restart supersedes this restart, wait for the manual restart."""
         try:
             await self._supervisor.restart(name)
         except WorkerFailed:
@@ -202,7 +202,7 @@ class Starts:
                 raise
 
     async def _restart_or_retry(self, process: Process) -> None:
-        """Restart ``process``. With ``first_start`` "retry", repeat a first start that fails, after its backoff."""
+        """Restart ``process``. If its ``first_start`` is "retry", retry a failed first start with backoff."""
         delays = map(Backoff(initial=process.backoff).delay, count())
         while process.first_start == "retry" and process.name not in self._started:
             with suppress(WorkerFailed):
@@ -211,12 +211,12 @@ class Starts:
             if self._supervisor.status not in AT_WORK:
                 break
             delay = next(delays)
-            self._console.info(f"{process.name} is started again in {delay:.1f} s")
+            self._console.info(f"starting {process.name} again in {delay:.1f} s")
             await asyncio.sleep(delay)
         await self._restart(process.name)
 
     def _drop_restarts(self, failed: str) -> None:
-        """Cancel the pending restarts of processes that depend on ``failed``."""
+        """Cancel pending restarts of processes that depend on ``failed``."""
         for name in sorted(self._due & self._started):
             if failed in self._ancestors[name]:
                 self._due.discard(name)
@@ -226,7 +226,7 @@ class Starts:
         return next(each for each in self._supervisor.workers() if each.name == name)
 
     def _needs(self, process: Process) -> dict[str, Need]:
-        """Return the direct dependencies among the selected processes, and the condition that each has to fulfil."""
+        """Return the direct dependencies among the selected processes, each with the condition it must meet."""
         return {name: need for name, need in process.needs.items() if name in self._processes}
 
     def dependents(self, name: str) -> list[str]:
@@ -234,7 +234,7 @@ class Starts:
         return [each.name for each in self._processes.values() if name in each.needs]
 
     def _ancestors_of(self, process: Process) -> set[str]:
-        """Return the direct and indirect dependencies."""
+        """Return all direct and indirect dependencies."""
         found: set[str] = set()
         left = [*self._needs(process)]
         while left:
@@ -246,9 +246,9 @@ class Starts:
 
 
 class OrderedWorker(ProcessWorker):
-    """A process of ``starts`` that stops after its dependents, when ``supervisor`` stops all processes at once.
+    """A process in ``starts`` that stops after its dependents when ``supervisor`` stops all processes in parallel.
 
-    The exit codes ``success`` are reported as 0.
+    Exit codes in ``success`` are reported as 0.
     """
 
     def __init__(
@@ -265,12 +265,12 @@ class OrderedWorker(ProcessWorker):
         return replace(end, error=None, exit_code=0) if succeeded else end
 
     async def _until_ready(self) -> None:
-        # Processes that only need it started need not wait longer.
+        # Dependents that only need this process to have started can start now.
         self._starts.advance()
         await super()._until_ready()
 
     async def stop(self, timeout: Duration | None = None) -> None:
-        """Stop the process, and return when it has ended."""
+        """Stop the process and wait until it has exited."""
         if timeout is None and self._supervisor.status is Status.STOPPING:
             for name in self._starts.dependents(self.name):
                 with suppress(KeyError):  # not started

@@ -52,7 +52,7 @@ class TestProcfile:
             (": b", "Procfile:1: ': b' is not a process"),
             ("web app: b", "Procfile:1: 'web app: b' is not a process"),
             ("web: a\0b", "Procfile:1: .* is not a process"),
-            ("web: a\nb: c\nweb: d", "Procfile:3: web is already defined in line 1; choose another name"),
+            ("web: a\nb: c\nweb: d", "Procfile:3: web is already defined on line 1; choose another name"),
         ],
     )
     def test_wrong_line_is_named(self, text: str, message: str) -> None:
@@ -243,11 +243,11 @@ class TestOrder:
     @pytest.mark.parametrize(
         ("db", "need", "message"),
         [
-            ("", "{ db = 'healthy' }", "web starts when db is healthy, but db has neither ready nor probe; "),
-            ("", "{ db = 'completed' }", 'but the end of it stops all processes; set restart = "never" for db'),
-            ("restart = 'always'", "{ db = 'completed' }", "but it is restarted whenever it ends; set"),
+            ("", "{ db = 'healthy' }", "web waits until db is healthy, but db has neither ready nor probe; "),
+            ("", "{ db = 'completed' }", 'but all processes stop when it exits; set restart = "never" for db'),
+            ("restart = 'always'", "{ db = 'completed' }", "but it is restarted whenever it exits; set"),
             ("", "{ other = 'started' }", "web starts after 'other', which does not exist; known: db, web"),
-            ("", "{ db = 'up' }", 'depends-on: db = "up": give started, healthy or completed'),
+            ("", "{ db = 'up' }", 'depends-on: db = "up": expected started, healthy or completed'),
             ("", "['db']", r"depends-on = \['db'\] is not a table; use one such as"),
         ],
     )
@@ -319,7 +319,7 @@ class TestEnvironment:
         assert [environment(each, shared)["PORT"] for each in (web, worker)] == ["3000", "3100"]
         for wrong in ("some", "65500"):
             write(shared, f"PORT={wrong}\n")
-            with pytest.raises(ConfigError, match=f"PORT='{wrong}' cannot be the port of the first process"):
+            with pytest.raises(ConfigError, match=f"PORT='{wrong}' is not valid as the first process's port"):
                 environment(worker, shared)
 
     def test_process_of_a_table_has_no_port(self, tmp_path: Path) -> None:

@@ -70,8 +70,8 @@ def test_copies_have_ports_in_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [
         (["wbe"], r"/srv/Procfile has no process 'wbe'; did you mean web\?"),
         (["-c", "zzz=1"], "no process 'zzz'; known: api, cache, db, mail, web"),
-        (["web=3"], "'web=3' is not the name of a process; for several copies, give -c web=3"),
-        (["-c", "mail=0", "mail"], "nothing to run: all processes of .* are disabled or have 0 copies"),
+        (["web=3"], "'web=3' is not the name of a process; to run several copies, use -c web=3"),
+        (["-c", "mail=0", "mail"], "nothing to run: all processes in .* are disabled or have 0 copies"),
         (["-p", "80"], "-p 80 has no effect on tables; set env = { PORT = 80 } in one of them"),
     ],
 )
@@ -103,4 +103,4 @@ def test_dry_run_prints_what_would_run(
 def test_wrong_number_of_copies_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["up", "-c", "web"])
-    assert "'web': give NAME=N, such as web=2,worker=3" in capsys.readouterr().err
+    assert "'web': use NAME=N, such as web=2,worker=3" in capsys.readouterr().err
