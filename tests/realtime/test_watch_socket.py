@@ -122,7 +122,7 @@ def test_taken_port_is_reported_and_nothing_starts(watch: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         seen = watch("--socket", f"127.0.0.1:{taken.getsockname()[1]}", ready=False)
         seen.ends(1)
-    assert "Address already in use; give an address of this machine and a free port" in seen.err.read_text()
+    assert "Address already in use; use an address of this machine and a free port" in seen.err.read_text()
     assert "Traceback" not in seen.err.read_text()
     assert seen.out.read_text() == ""
 

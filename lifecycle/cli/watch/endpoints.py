@@ -1,9 +1,9 @@
-"""The servers of `lifecycle watch`: live reload for pages in browsers, and a webhook.
+"""Servers for `lifecycle watch`: live reload for browser pages, and a webhook.
 
-Live reload is a stream of server-sent events and a script that reads it. A page includes the script with one tag. The
-script sends the time since its page was served. It receives a message as soon as a newer run of the command is ready,
-so it may connect at any time, and more than once. After the message, it reloads the page as soon as the page's server
-responds.
+Live reload consists of a stream of server-sent events and a script that reads it. A page includes the script with one
+tag. The script sends the time since its page was served, and receives a message as soon as a newer run of the command
+is ready. It can therefore connect at any time, and reconnect. After the message, it waits until the page's server
+responds, and reloads the page.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["AnnouncedWebhook", "LiveReload"]
 
-#: The maximum number of pages that wait at the same time.
+#: The maximum number of pages that can wait at the same time.
 MAX_PAGES: Final = 200
-#: The timeout in seconds for receiving the headers of a request, and for sending a response.
+#: The timeout, in seconds, for receiving request headers and for sending a response.
 _TIMEOUT: Final = 10.0
 
-# While the server does not respond, or responds with an error, a reload would show a page without the script. All times
-# are on the page's clock, which starts with its navigation.
+# If the page reloaded while the server does not respond or responds with an error, the new page would not contain the
+# script. All times are on the page's clock, which starts when the browser navigates to the page.
 _SCRIPT: Final = """\
 (() => {
   const url = new URL("/events", document.currentScript.src);
@@ -60,7 +60,7 @@ _SCRIPT: Final = """\
 })();
 """
 
-#: The path of the stream. ``age`` is the number of milliseconds since the page was served.
+#: The path of the stream. ``age`` is the time since the page was served, in milliseconds.
 _EVENTS: Final = re.compile(rb"/events(?:\?age=(\d{1,15}))?")
 
 
@@ -71,20 +71,20 @@ class LiveReload:
         self.name: str = f"live reload on port {port}"
         self._port = port
         self._announce = announce
-        # The loop time at which the last run became ready, and an event that is set when the next one does.
+        # The loop time when the last run became ready, and an event that is set when the next run becomes ready.
         self._ready_at = -math.inf
         self._next = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.Task[None]] = set()
 
     def notify(self) -> None:
-        """Reload the pages, because a new run is ready."""
+        """Reload the pages because a new run is ready."""
         self._ready_at = asyncio.get_running_loop().time()
         self._next.set()
         self._next = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        """Start to listen.
+        """Start listening.
 
         Raises:
             OSError: if the port is in use.
@@ -109,7 +109,7 @@ class LiveReload:
         await self._server.wait_closed()
 
     async def run(self, emit: Emit) -> None:  # noqa: ARG002  # there is nothing to emit
-        """Wait until cancelled; the router calls this."""
+        """Wait until cancelled. The router calls this method."""
         await asyncio.Event().wait()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -144,9 +144,9 @@ class LiveReload:
                 await _send(writer, _head("404 Not Found", "text/plain") + "GET /live.js or /events\n")
 
     async def _stream(self, age: float, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Send a message when a run that is newer than the page is ready. The page was served ``age`` seconds ago.
+        """Send a message once a run newer than the page is ready. The page was served ``age`` seconds ago.
 
-        Nothing is sent if the page closes the connection first.
+        If the page closes the connection first, nothing is sent.
         """
         answered = asyncio.get_running_loop().time() - age
         await _send(writer, _head("200 OK", "text/event-stream") + ": waiting for a run that is ready\n\n")
@@ -163,7 +163,7 @@ class LiveReload:
 
 
 def _head(status: str, kind: str) -> str:
-    """Return response headers. Pages of any origin may read the response, which ends with the connection."""
+    """Return response headers. Pages from any origin can read the response, which ends when the connection closes."""
     return (
         f"HTTP/1.1 {status}\r\nContent-Type: {kind}; charset=utf-8\r\nCache-Control: no-store\r\n"
         "Access-Control-Allow-Origin: *\r\nCross-Origin-Resource-Policy: cross-origin\r\n"
@@ -178,7 +178,7 @@ async def _send(writer: asyncio.StreamWriter, text: str) -> None:
 
 
 async def _first(gone: asyncio.Task[bytes], news: asyncio.Task[bool]) -> None:
-    """Wait until one of the tasks is done, and cancel ``news``."""
+    """Wait until one of the tasks is done, then cancel ``news``."""
     try:
         await asyncio.wait({gone, news}, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -187,7 +187,7 @@ async def _first(gone: asyncio.Task[bytes], news: asyncio.Task[bool]) -> None:
 
 
 class AnnouncedWebhook(WebhookSource):
-    """A webhook that prints its URL once it listens, because it may use any free port.
+    """A webhook that prints its URL when it starts listening, because it may use any free port.
 
     Args:
         address: the address to listen on.

@@ -1,4 +1,4 @@
-"""The process of the command: its program, environment, streams and inherited socket."""
+"""The command's process: its program, environment, streams and inherited socket."""
 
 from __future__ import annotations
 
@@ -47,25 +47,25 @@ __all__ = [
 #: ``pipes``: the command has no terminal.
 StdioMode: TypeAlias = Literal["pty", "foreground", "pipes"]
 
-#: The maximum size in bytes of the changed paths in the environment. The system limits a variable to less than 128 KiB.
+#: The maximum size, in bytes, of the changed paths in the environment. The system limit is just under 128 KiB.
 _MAX_CHANGES = 96 * 1024
 _CLEAR = "\x1b[2J\x1b[3J\x1b[H"
 
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*[dt]?(?:\.exe)?")
-#: The second line of pip's scripts if the path of the interpreter is too long for ``#!``.
+#: The second line of a script written by pip if the interpreter's path is too long for ``#!``.
 _LONG_SHEBANG = re.compile(rb"'''exec' (.+) \"\$0\"")
 
-#: The maximum number of connections that wait to be accepted. The system may allow fewer (net.core.somaxconn).
+#: The maximum number of connections waiting to be accepted. The system may impose a lower limit (net.core.somaxconn).
 _BACKLOG: Final = 4096
-#: The descriptor of the socket in the command.
+#: The descriptor through which the command receives the socket.
 _FIRST: Final = 3
-#: The highest descriptor that shells accept in redirections.
+#: The highest descriptor that every shell accepts in redirections.
 _LAST: Final = 9
 _HAND_OVER: Final = 'LISTEN_FDS=1 LISTEN_PID=$$; export LISTEN_FDS LISTEN_PID; exec "$@"'
 
 
 def stdio_mode(settings: Settings) -> StdioMode:
-    """Return the mode for the command's streams, which depends on our own."""
+    """Choose how to connect the command's streams, depending on our own streams."""
     if not settings.shares_terminal:
         return "pty" if is_terminal(sys.stdin) and is_terminal(sys.stdout) else "pipes"
     try:
@@ -76,11 +76,11 @@ def stdio_mode(settings: Settings) -> StdioMode:
 
 
 class Launcher:
-    """Creates a new worker for each start of the command.
+    """Creates a new worker each time the command starts.
 
     Args:
         settings: the command and its options.
-        mode: the streams of the command.
+        mode: how to connect the command's streams.
         foreground: our terminal, if the command uses it.
         handover: the socket that each run inherits.
     """
@@ -93,26 +93,25 @@ class Launcher:
         handover: Handover | None = None,
     ) -> None:
         self._settings = settings
-        # A path, because the directory may be deleted and created again.
+        # This is a path because the directory may be deleted and recreated.
         self._here = Path.cwd() / (settings.workdir or "")
         self._mode = mode
         self._handover = handover
         self._foreground = foreground
-        # The terminals of the last two runs, because two may run at the same time. A closed terminal ignores a new
-        # size.
+        # The terminals of the last two runs, which may overlap. Resizing a closed terminal has no effect.
         self._terminals: list[OwnTerminal] = []
 
     @property
     def name(self) -> str:
-        """The command as a user would type it."""
+        """The command, as typed by a user."""
         return self._settings.command[0] if self._settings.shell else shlex.join(self._settings.command)
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """The full path of the program, and its arguments.
+        """The program's full path, followed by its arguments.
 
         Raises:
-            UsageError: if the program does not exist, or cannot be executed.
+            UsageError: if the program does not exist or cannot be executed.
             ConfigError: if ``--env-file`` cannot be read.
         """
         return self._arguments(self._env())
@@ -129,7 +128,7 @@ class Launcher:
         if settings.clear and is_terminal(sys.stdout):
             write(sys.stdout, _CLEAR)
         if self._mode == "pipes":
-            # Without this, Python buffers output to a pipe.
+            # By default, Python buffers output written to a pipe.
             env["PYTHONUNBUFFERED"] = env.get("PYTHONUNBUFFERED") or "1"
         worker_class = ProcessWorker if self._foreground is None else _ForegroundWorker
         return worker_class(
@@ -146,11 +145,11 @@ class Launcher:
         )
 
     def ends_all(self, exit_code: int | None) -> bool:
-        """Return whether the user pressed Ctrl+C in the foreground, which ends the command and `lifecycle watch`."""
+        """Return whether the user pressed Ctrl+C in the foreground, which stops the command and `lifecycle watch`."""
         return self._foreground is not None and self._foreground.ended_by_user(exit_code)
 
     def resize(self) -> None:
-        """Set the size of the command's own terminal to that of our terminal."""
+        """Resize the command's own terminal to match our terminal."""
         for terminal in self._terminals:
             terminal.fit()
 
@@ -158,7 +157,7 @@ class Launcher:
         return arguments(self._settings.command, shell=self._settings.shell, env=env, here=self._here)
 
     def _env(self) -> dict[str, str]:
-        """Return the variables of ``--env-file``, our environment and ``--env``. Later ones take precedence."""
+        """Merge the variables from ``--env-file``, our environment and ``--env``. Later sources take precedence."""
         file = self._settings.env_file
         return {**(read_env(file) if file else {}), **os.environ, **dict(self._settings.env)}
 
@@ -174,7 +173,7 @@ class Launcher:
 
 
 class _ForegroundWorker(ProcessWorker):
-    """The command in the foreground. If Ctrl+C ends the command, `lifecycle watch` ends too."""
+    """The command in the foreground. If Ctrl+C stops the command, `lifecycle watch` stops too."""
 
     async def _launch(self) -> Awaitable[End]:
         return self._checked(await super()._launch())
@@ -182,16 +181,16 @@ class _ForegroundWorker(ProcessWorker):
     async def _checked(self, process: Awaitable[End]) -> End:
         end = await process
         terminal = cast("Foreground", self._stdio)
-        # Some programs exit with the status of Ctrl+C when they receive the stop signal.
+        # Some programs respond to the stop signal with the exit status used for Ctrl+C.
         by_user = terminal.ended_by_user(end.exit_code) and self.status is not Status.STOPPING
         return replace(end, error=StopTree("Ctrl+C")) if by_user else end
 
 
 def changes_env(changes: Mapping[Path, Change]) -> dict[str, str]:
-    """Return the variable ``LIFECYCLE_CHANGES``: a JSON list of paths and changes.
+    """Return the variable ``LIFECYCLE_CHANGES``, a JSON list of paths and changes.
 
-    If the list is too long for an environment, it is truncated, and ``LIFECYCLE_CHANGES_CUT`` is the number of omitted
-    changes.
+    If the list is too long for an environment variable, it is truncated, and ``LIFECYCLE_CHANGES_CUT`` contains the
+    number of omitted changes.
     """
     listed: list[str] = []
     size = 0
@@ -207,7 +206,7 @@ def changes_env(changes: Mapping[Path, Change]) -> dict[str, str]:
 
 
 class _PassedOn(Pipes):
-    """Pipes for output that is printed immediately. Errors do not repeat its last lines."""
+    """Pipes whose output is printed immediately. Errors do not repeat the last lines of output."""
 
     def tail(self) -> str:
         """Return an empty string, because the output has already been shown."""
@@ -215,18 +214,18 @@ class _PassedOn(Pipes):
 
 
 def _pass_on(line: str, stream: Literal["stdout", "stderr"]) -> None:
-    """Write a line of output to the stream with the same name."""
+    """Write a line of output to our stream of the same name."""
     write(sys.stdout if stream == "stdout" else sys.stderr, line + "\n")
 
 
 def arguments(command: Sequence[str], *, shell: bool, env: Mapping[str, str], here: Path = Path()) -> tuple[str, ...]:
-    """Return the full path of the program, and its arguments.
+    """Return the program's full path, followed by its arguments.
 
-    With ``shell``, the words are joined into one line for ``$SHELL``, as in `ssh`. ``here`` is the directory in which
-    the program will run.
+    With ``shell``, the words are joined into one command line for ``$SHELL``, as in `ssh`. The program will run in the
+    directory ``here``.
 
     Raises:
-        UsageError: if the program does not exist, or cannot be executed.
+        UsageError: if the program does not exist or cannot be executed.
     """
     if shell:
         return find_program(env.get("SHELL") or "/bin/sh", env), "-c", " ".join(command)
@@ -234,12 +233,12 @@ def arguments(command: Sequence[str], *, shell: bool, env: Mapping[str, str], he
 
 
 def find_program(name: str, env: Mapping[str, str], here: Path = Path()) -> str:
-    """Return the path of a program, found as a shell in the directory ``here`` would find it.
+    """Look up a program's path in the same way as a shell in the directory ``here``.
 
     Raises:
-        UsageError: if the program does not exist, or cannot be executed.
+        UsageError: if the program does not exist or cannot be executed.
     """
-    # A `Path` would lose the dot of `./app`.
+    # Converting to a `Path` would remove the dot from `./app`.
     program = os.path.join(here, name) if "/" in name else name  # noqa: PTH118
     found = shutil.which(program, path=env.get("PATH", os.defpath))
     if found is not None:
@@ -248,9 +247,9 @@ def find_program(name: str, env: Mapping[str, str], here: Path = Path()) -> str:
 
 
 def own_reload_option(argv: Sequence[str]) -> str | None:
-    """Return the option that makes the command restart itself on changes; None if none is known.
+    """Return the option that makes the command restart itself after changes, or None if none is known.
 
-    For Django, this is the subcommand, which restarts itself unless an option turns that off.
+    For Django, this is the subcommand, which restarts itself unless an option disables this.
     """
     if "runserver" in argv and "--noreload" not in argv:
         return "runserver without --noreload"
@@ -260,10 +259,10 @@ def own_reload_option(argv: Sequence[str]) -> str | None:
 
 
 def interpreter(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
-    """Return the Python interpreter that runs ``argv``, if that is known without running it.
+    """Return the Python interpreter that runs ``argv``, or None if it cannot be determined without running the command.
 
-    It is known if the program is a Python interpreter, or a script with an interpreter in its first line (uvicorn,
-    flask, gunicorn). The result is None for ``uv run``, ``poetry run`` or a shell.
+    The program must be a Python interpreter, or a script such as uvicorn, flask or gunicorn whose first line names one.
+    The result is None for ``uv run``, ``poetry run`` and shells.
     """
     program = Path(argv[0])
     if _PYTHON.fullmatch(program.name):
@@ -277,7 +276,7 @@ def interpreter(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
 
 
 def _shebang(program: Path) -> list[str]:
-    """Return the words of the program's shebang line; empty if it has none."""
+    """Return the words of the program's shebang line, or an empty list if it has none."""
     try:
         with program.open("rb") as stream:
             first, second = stream.readline(4096), stream.readline(4096)
@@ -295,10 +294,10 @@ def _shebang(program: Path) -> list[str]:
 
 
 def _why_not(name: str, directory: Path) -> str:
-    """Return the reason why a program cannot be executed, and a remedy."""
+    """Explain why a program cannot be executed, and suggest a remedy."""
     if "/" not in name:
         here = (
-            f"; to run the file in this directory, give ./{name}"
+            f"; to run the file in this directory, use ./{name}"
             if (directory / name).is_file()
             else "; is it installed?"
         )
@@ -308,16 +307,16 @@ def _why_not(name: str, directory: Path) -> str:
         return f"{name!r}: no such file"
     if path.is_dir():
         return f"{name!r}: is a directory, not a program"
-    run = f", or give python {name}" if path.suffix == ".py" else ""
+    run = f", or use python {name}" if path.suffix == ".py" else ""
     return f"{name!r}: not executable; run chmod +x {shlex.quote(name)}{run}"
 
 
 class Handover:
-    """A listening socket that is passed to each run, as systemd does it (sd_listen_fds(3)).
+    """A listening socket that is passed to each run using systemd's protocol (sd_listen_fds(3)).
 
-    Connections wait in the queue of the socket while no run accepts them, so none is refused. In the command, the
-    socket is descriptor 3, and ``LISTEN_PID`` is the command's own pid. That pid is known only inside the new process,
-    so the process starts as a shell, which sets the variable and then becomes the command.
+    While no run accepts connections, they wait in the socket's queue, so none is refused. In the command, the socket is
+    descriptor 3, and ``LISTEN_PID`` contains the command's own PID. Because the PID is known only inside the new
+    process, the process starts as a shell that sets the variable and then executes the command.
     """
 
     def __init__(self, listening: socket.socket) -> None:
@@ -329,11 +328,11 @@ class Handover:
 
     @property
     def inherit(self) -> tuple[int]:
-        """The descriptor that the command inherits."""
+        """The descriptor inherited by the command."""
         return (self._listening.fileno(),)
 
     def wrapped(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """Return a command that passes on the socket and then becomes ``argv``."""
+        """Return a command that passes on the socket and then executes ``argv``."""
         number = self._listening.fileno()
         move = f"exec {_FIRST}<&{number} {number}<&-; " if number != _FIRST else ""
         return ("/bin/sh", "-c", move + _HAND_OVER, "sh", *argv)
@@ -341,10 +340,10 @@ class Handover:
 
 @contextmanager
 def handover(address: Address | None) -> Generator[Handover | None]:
-    """Listen at ``address`` within the block, if one is given.
+    """Listen on ``address``, if given, while the block runs.
 
     Raises:
-        CliError: if that fails.
+        CliError: if the socket cannot be opened.
     """
     if address is None:
         yield None
@@ -364,11 +363,11 @@ def _listen(address: Address) -> socket.socket:
         return socket.create_server(where[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
         raise CliError(
-            f"--socket {address.host}:{address.port}: {_reason(error)}; give an address of this machine and a "
+            f"--socket {address.host}:{address.port}: {_reason(error)}; use an address of this machine and a "
             "free port (0 for any)"
         ) from error
 
 
 def _reason(error: OSError) -> str:
-    """Return the text of the error without the address that Python appends."""
+    """Return the error message without the address that Python appends."""
     return (error.strerror or str(error)).partition(" (")[0]

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 __all__ = ["watch"]
 
-#: The help of the standard prompt commands, as they apply to a watched command.
+#: Help texts for the standard prompt commands, adapted to a watched command.
 _HELP = {
-    "suspend": "Freeze the command, and hold changes until resume.",
-    "resume": "Continue the command, or restart it if something has changed.",
+    "suspend": "Suspend the command, and hold changes until resume.",
+    "resume": "Resume the command, or restart it if something has changed.",
     "reload": "React as if a file had changed.",
-    "terminate": "Freeze the command, then stop it and quit.",
+    "terminate": "Suspend the command, then stop it and quit.",
     "quit": "Stop the command and quit.",
     "status": "Show the state of the command.",
 }
@@ -50,7 +50,7 @@ def watch(typed: Mapping[str, Any]) -> int:
     """Watch files and run the command until the user or a signal stops both, and return the exit status.
 
     Raises:
-        CliError: if an error is found before the start.
+        CliError: if an error is detected before the command starts.
     """
     here = Path.cwd()
     with permissions_checked():
@@ -74,7 +74,7 @@ class _Program:
     """The components of a watched command, connected by a router.
 
     Raises:
-        CliError: for every error that can be found before the start.
+        CliError: for any error that can be detected before the command starts.
     """
 
     def __init__(self, settings: Settings, here: Path, console: Console, socket: Handover | None) -> None:
@@ -94,7 +94,7 @@ class _Program:
         session = self._session = Session(settings, rules, self._runner, console, python=python, suspender=suspender)
         self._router = _interactive_router(session, suspender, settings, is_terminal=mode == "pty")
         self._router.handle("command/status", self._show_status, lane="command", replace=True)
-        # Sent by the command `reload`, and by SIGHUP without a terminal.
+        # Emitted by the `reload` command and, without a terminal, by SIGHUP.
         self._router.handle("lifecycle/reload", session.reload)
         self._add_files()
         self._add_webhook()
@@ -107,7 +107,7 @@ class _Program:
             _handle_resizing(self._router, self._launcher)
 
     def run(self, *beside: AnyMain) -> int:
-        """Run the watch and the components ``beside`` it, and return the exit status."""
+        """Run the watch alongside the components ``beside``, and return the exit status."""
         from lifecycle.cli.run import OptionalControlSocket, program_name
         from lifecycle.runtime import run
 
@@ -120,11 +120,11 @@ class _Program:
         return self._runner.exit_status
 
     async def _main(self) -> None:
-        """Run the command. It starts after the sources, so that no change is missed."""
+        """Run the command. This runs after the sources have started, so that no change is missed."""
         async with learning(self._session.learn()):
             self._console.info(f"watching {self._watched}")
             if option := own_reload_option(self._settings.command):
-                self._console.warning(f"the command restarts itself too ({option}), even after a broken edit")
+                self._console.warning(f"the command also restarts itself ({option}), even after a syntax error")
             await self._runner.run()
 
     def _add_files(self) -> None:
@@ -141,7 +141,7 @@ class _Program:
         )
 
     def _wants(self, change: Change, path: Path) -> bool:
-        """Return whether a change counts, and print it with ``--verbose``."""
+        """Return whether to react to a change, and print the change with ``--verbose``."""
         settings = self._settings
         counts = not settings.fs_events or change in settings.fs_events
         action = self._rules.action(path) if counts else "ignore"
@@ -187,10 +187,10 @@ class _Program:
 
 def _require_paths(settings: Settings, *, typed: bool) -> None:
     if settings.workdir is not None and not settings.workdir.is_dir():
-        raise UsageError(f"--workdir {settings.workdir}: no such directory; create it, or give another")
+        raise UsageError(f"--workdir {settings.workdir}: no such directory; create it, or use another")
     for file in (*settings.filter_file, *settings.ignore_file):
         if not file.is_file():
-            raise UsageError(f"{str(file)!r}: no such file with globs; correct --filter-file or --ignore-file")
+            raise UsageError(f"{str(file)!r}: no such file; correct --filter-file or --ignore-file")
     for path in (*settings.paths, *settings.watch_non_recursive):
         if path.exists():
             continue
@@ -203,7 +203,7 @@ def _require_paths(settings: Settings, *, typed: bool) -> None:
 def _interactive_router(
     session: Session, suspender: SuspendHandler, settings: Settings, *, is_terminal: bool
 ) -> Router:
-    """Return a router with the commands of a prompt, which `lifecycle ctl` sends too.
+    """Return a router with the prompt commands, which `lifecycle ctl` can also send.
 
     Without a terminal, the prompt reads from a pipe, and Ctrl+C stops the program immediately.
     """
@@ -215,8 +215,8 @@ def _interactive_router(
         router.commands.remove(command.name)
         router.commands.add(replace(command, help=_HELP.get(command.name, command.help)))
     router.command("restart", session.restart, help="Restart the command.")
-    router.command("hold", session.hold, help="Hold changes until release; the command keeps running.")
-    router.command("release", session.release, help="React to the held changes.")
+    router.command("hold", session.hold, help="Hold changes until release. The command keeps running.")
+    router.command("release", session.release, help="React to held changes.")
     return router
 
 
@@ -228,7 +228,7 @@ def _foreground() -> Foreground:
 
 
 def _handle_job_control(router: Router, foreground: Foreground) -> None:
-    """Make Ctrl+Z, ``fg`` and ``bg`` work as if the shell had started the command."""
+    """Make Ctrl+Z, ``fg`` and ``bg`` work as if the shell had started the command itself."""
     from lifecycle.sources import SignalSource
 
     router.handle("signal/chld", lambda _: foreground.child_changed())
@@ -237,7 +237,7 @@ def _handle_job_control(router: Router, foreground: Foreground) -> None:
 
 
 def _handle_resizing(router: Router, launcher: Launcher) -> None:
-    """Keep the size of the command's own terminal equal to the size of ours."""
+    """Keep the command's own terminal the same size as ours."""
     from lifecycle.sources import SignalSource
 
     router.handle("signal/winch", lambda _: launcher.resize())

@@ -1,7 +1,7 @@
-"""The consecutive runs of the command. The latest change always leads to a new run.
+"""The successive runs of the command. The latest change always leads to a new run.
 
-A `Supervisor` stops the old run before it starts the new one. Its restart policy applies when a run ends on its own.
-With ``--keep-old``, a successor starts next to the current run and replaces it when the successor is ready.
+A `Supervisor` stops the old run before it starts a new run. Its restart policy applies when a run exits on its own.
+With ``--keep-old``, a successor starts alongside the current run and replaces it once the successor is ready.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 __all__ = ["Runner"]
 
 _ALIVE: Final = (Status.STARTING, Status.RUNNING, Status.SUSPENDED)
-#: The delays grow from 0.1 to 13 seconds, half a minute in total. After that, only a change starts the command.
+#: The delays grow from 0.1 to 13 seconds, for a total of half a minute. After that, only a change starts the command.
 _BACKOFF: Final = Backoff(max_restarts=8, within=60.0)
 _IDLE: Final = {Status.CREATED: "waiting for the first change", Status.PENDING: "waiting to restart"}
 
 
 class Runner:
-    """Keeps the command running. Requests may be made at any time, and only `suspend` and `resume` wait.
+    """Keeps the command running. Requests can be made at any time. Only `suspend` and `resume` wait.
 
-    ``on_ready`` is called when a run is ready and has replaced any older one.
+    ``on_ready`` is called when a run is ready and has replaced any earlier run.
     """
 
     def __init__(
@@ -57,52 +57,52 @@ class Runner:
         self._begun = asyncio.Event()
         self._run_number = 0
         self._current = self._new_spec()
-        # The successor that is starting next to the current run, and the name of the last successor, which is kept
-        # until the old run has ended.
+        # The successor starting alongside the current run, and the name of the last successor, which remains set until
+        # the old run has stopped.
         self._successor: Spec | None = None
         self._successor_name: str | None = None
-        # The changes since the last start, and the changes of starts that have not succeeded yet.
+        # The changes since the last start, and the changes passed to starts that have not succeeded yet.
         self._changes = FileBatch({})
         self._passed = FileBatch({})
-        # True if a run is requested but its worker does not exist yet, and the task that waits for it.
+        # Whether a run has been requested but has no worker yet, and the task that waits for it.
         self._requested = False
         self._request: asyncio.Task[None] | None = None
-        # True if another run follows when this one ends or is resumed.
+        # True if another run follows once this run exits or is resumed.
         self._queued = False
         self._suspended = False
-        # Stops a run that lasts longer than ``--timeout``.
+        # The timer that stops a run after ``--timeout``.
         self._timer: asyncio.TimerHandle | None = None
-        #: The exit status of `lifecycle watch`. It ends if ``--exit-on-error`` sets a status other than 0.
+        #: The exit status of `lifecycle watch`, which exits when ``--exit-on-error`` sets this to a value other than 0.
         self.exit_status: int = DONE
 
     # -- requests ----------------------------------------------------------------------------------------------
 
     def add_changes(self, changes: Mapping[Path, Change]) -> None:
-        """Add changes to the environment of the next start."""
+        """Add changes to the environment of the next run."""
         if changes:
             self._changes = merge_files(self._changes, FileBatch(changes))
 
     def change(self, why: str) -> None:
-        """React to a change. While the command runs, ``--busy`` defines the reaction."""
+        """React to a change. If the command is running, ``--busy`` determines the reaction."""
         busy = self._settings.busy
         if self._suspended and (busy != "drop" or not self.alive):
-            self._console.info(f"{why}; the restart waits for resume")
+            self._console.info(f"{why}; restarting on resume")
             self._queued = True
         elif not self.alive or busy == "restart":
             self.restart(why)
         elif busy == "queue":
-            self._console.info(f"{why}; queued until the command has ended")
+            self._console.info(f"{why}; queued until the command exits")
             self._queued = True
         else:
             self._console.info(f"{why}; ignored because the command is running")
 
     def restart(self, why: str) -> None:
-        """Restart the command, regardless of ``--busy``. While suspended, the new run starts at `resume`."""
+        """Restart the command, regardless of ``--busy``. If suspended, the new run starts on `resume`."""
         self._console.info(f"{why}; {'restarting' if self.alive else 'starting'}")
         self._request_run()
 
     def signal(self, signum: Signals, why: str) -> None:
-        """Send ``signum`` to the command. If it is not running, react as to a change."""
+        """Send ``signum`` to the command. If it is not running, handle this like a change."""
         if self._requested or self._status not in (Status.RUNNING, Status.SUSPENDED):
             self.change(why)
             return
@@ -110,14 +110,14 @@ class Runner:
         self.forward(signum)
 
     def forward(self, signum: Signals | None) -> None:
-        """Send ``signum`` to the command if it is running. None is sent to no process."""
+        """Send ``signum``, unless it is None, to the command if it is running."""
         if signum is not None and self._status in (Status.RUNNING, Status.SUSPENDED):
             worker = cast("ProcessWorker", self._supervisor[self._current.name])
-            # With a shell, the command is a member of the shell's process group.
+            # With a shell, the command runs in the shell's process group.
             worker.send_signal(signum, group=self._settings.shell)
 
     async def suspend(self) -> None:
-        """Suspend the command, and start no run until `resume`."""
+        """Suspend the command. No new run starts until `resume` is called."""
         self._suspended = True
         await self._begun.wait()
         if self._successor is not None:
@@ -127,10 +127,10 @@ class Runner:
             await self._supervisor.suspend()
 
     async def resume(self) -> None:
-        """Let the command continue, or restart it if something has changed in the meantime."""
+        """Resume the command, or restart it if something has changed since it was suspended."""
         replaces = self._queued and self._keeps_old
         if self._queued and not replaces and (self._settings.busy == "restart" or not self.alive):
-            # The old run stays suspended during the restart, so that it does not continue before it ends.
+            # The old run remains suspended during the restart, so that it does not run again before it stops.
             self._requested = True
             await self._restart_current()
         self._suspended = False
@@ -143,11 +143,11 @@ class Runner:
 
     @property
     def alive(self) -> bool:
-        """True if a run exists that is not stopping."""
+        """True if the current run exists and is not stopping."""
         return self._status in _ALIVE and not self._requested
 
     def describe(self) -> str:
-        """Return the state of the command as text."""
+        """Return a description of the command's state."""
         state = self._state_of(self._current)
         status = Status.CREATED if state is None else state.status
         if state is None or status in (*FINAL, Status.PENDING):
@@ -167,7 +167,7 @@ class Runner:
 
     @property
     def _keeps_old(self) -> bool:
-        """True if the next run starts next to the current one."""
+        """True if the next run starts alongside the current run."""
         return self._settings.keep_old and self._status in (Status.RUNNING, Status.SUSPENDED)
 
     def _state_of(self, spec: Spec) -> WorkerState | None:
@@ -176,7 +176,7 @@ class Runner:
     # -- runs --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run the command, and run it again after each request, until cancelled or until the user presses Ctrl+C."""
+        """Run the command, and rerun it after each request, until cancelled or until the user presses Ctrl+C."""
         events = self._supervisor.watch()
         # Ctrl+C in the command's terminal is not a failure.
         with suppress(StopTree):
@@ -194,13 +194,13 @@ class Runner:
                 self._cancel_pending()
 
     def _cancel_pending(self) -> None:
-        """Cancel a start that is still delayed, and the time limit of the run."""
+        """Cancel any delayed start and the run's timer."""
         for pending in (self._request, self._timer):
             if pending is not None:
                 pending.cancel()
 
     def _request_run(self) -> None:
-        """Request another run as soon as possible. Requests before its start are combined."""
+        """Request another run as soon as possible. Requests made before it starts are combined."""
         if not self._begun.is_set():
             self._queued = True
         elif not self._requested:
@@ -213,9 +213,9 @@ class Runner:
                 )
 
     async def _restart_current(self) -> None:
-        """Stop the old run and start the new one. While suspended, the new one starts at `resume`."""
+        """Stop the old run and start a new run. If suspended, the new run starts on `resume`."""
         await self._delay()
-        # Failures are reported as events of the child. InvalidTransition: everything is stopping.
+        # Failures are reported as events of the child. InvalidTransition means that everything is stopping.
         with suppress(WorkerFailed, InvalidTransition):
             if self._current.name in self._supervisor:
                 await self._supervisor.restart(self._current.name)
@@ -223,12 +223,12 @@ class Runner:
                 await self._supervisor.add(self._current)
 
     async def _delay(self) -> None:
-        """Wait for ``--delay-run``. Requests in the meantime lead to the same start."""
+        """Wait for ``--delay-run``. Requests made in the meantime are combined into the same start."""
         if self._settings.delay_run:
             await asyncio.sleep(self._settings.delay_run)
 
     async def _replace(self) -> None:
-        """Start a successor. It replaces the current run when it is ready. If it fails, the current run continues."""
+        """Start a successor to replace the current run once it is ready. If it fails, the current run continues."""
         await self._delay()
         await self._drop_successor()
         if self._suspended:
@@ -243,7 +243,7 @@ class Runner:
             self._console.error(f"{without_output(str(error))}; {then}")
 
     async def _start_successor(self) -> None:
-        """Start a run next to the current one, and switch to it when it is ready.
+        """Start a run alongside the current run, and switch to it when it is ready.
 
         Raises:
             WorkerFailed: if the new run does not become ready. The current run continues.
@@ -281,16 +281,16 @@ class Runner:
         return Spec(name, self._make_worker, restart=self._settings.restart, backoff=_BACKOFF)
 
     def _make_worker(self) -> ProcessWorker:
-        """Return the worker for a start that begins now. Later changes lead to another start."""
+        """Return the worker for a run that is about to start. Later changes lead to another run."""
         self._requested = self._queued = False
         if self._request is not None:
-            # The request ends here. If the run does not become ready, the restart policy applies.
+            # The request is now complete. If the run does not become ready, the restart policy applies.
             self._request.cancel()
         self._passed, self._changes = merge_files(self._passed, self._changes), FileBatch({})
         return self._launcher.make(self._passed.changes)
 
     def _limit_run(self) -> None:
-        """Begin the time limit of a run that has just started."""
+        """Start the timer for a run that has just started."""
         if self._timer is not None:
             self._timer.cancel()
         if self._settings.timeout is not None:
@@ -301,7 +301,7 @@ class Runner:
             self._tasks.create_task(self._stop_run(), name=f"time limit of {self._launcher.name}")
 
     async def _stop_run(self) -> None:
-        """Stop the run that has reached its time limit. A queued run follows, or one that ``--restart`` requires."""
+        """Stop a run that has reached its time limit. Another run follows if it is queued or ``--restart`` is set."""
         self._queued = self._queued or self._settings.restart != "never"
         text = f"stopping the command after {self._settings.timeout:g} s (--timeout)"
         self._alert(text, failed=True)
@@ -327,7 +327,7 @@ class Runner:
                     f"the command did not stop within {self._settings.stop_timeout:g} s and was killed"
                 )
             case _ if event.component != self._current.name:
-                pass  # `_replace` reports the start of a successor
+                pass  # `_replace` reports successors
             case ((Status.STARTING | Status.RUNNING | Status.SUSPENDED), (Status.FINISHED | Status.FAILED)):
                 self._handle_end(event.state)
             case _ if event.state.circuit == "open" and event.old == event.new:
@@ -336,7 +336,7 @@ class Runner:
                 pass
 
     def _handle_end(self, state: WorkerState) -> None:
-        """After a run has ended on its own, start a queued run, and report the end unless the supervisor does."""
+        """Handle a run that exits on its own: start any queued run, and report the exit unless the supervisor does."""
         if self._launcher.ends_all(state.exit_code):
             return
         if self._queued and not self._suspended:
@@ -355,7 +355,7 @@ class Runner:
             alert(text, bell=bell, notify=notify)
 
     def _report_end(self, text: str, status: int) -> None:
-        """Report the end of a run that the supervisor does not repeat. With ``--exit-on-error``, it may be the last."""
+        """Report an exit that the supervisor does not follow with a restart. ``--exit-on-error`` may make it the last run."""
         failed = status != DONE
         if self._settings.exit_on_error:
             self.exit_status = status
@@ -364,7 +364,7 @@ class Runner:
 
 
 def _format_end(subject: str, state: WorkerState) -> str:
-    """Return a description of how a run ended, which begins with ``subject``."""
+    """Describe how a run exited, beginning with ``subject``."""
     if state.started_at is None or state.exit_code is None:
         return without_output(str(state.error))
     after = f"after {state.updated_at - state.started_at:.1f} s"

@@ -1,7 +1,7 @@
-"""Reactions to changed files, webhooks and commands at the prompt: a restart, a signal, or nothing.
+"""Reactions to changed files, webhooks and prompt commands: a restart, a signal, or nothing.
 
-A file that is touched, or saved with the same content, does not count as changed. If a Python file cannot be compiled,
-or ``--env-file`` is invalid, the old process keeps running.
+A file that is touched, or saved with the same content, is treated as unchanged. If a Python file cannot be compiled, or
+``--env-file`` is invalid, the old process keeps running.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Contents", "Session", "SyntaxCheck", "because_of", "handle_changes", "learning", "syntax_errors"]
 
-#: The maximum number of seconds for which changes are collected while files keep changing.
+#: The maximum time, in seconds, for collecting changes while files keep changing.
 _LONGEST_WAIT: Final = 2.0
-#: The shortest and the longest time between two reports of changes, in seconds.
+#: The minimum and maximum time, in seconds, between two reports of changes.
 _SHORTEST_STEP, _LONGEST_STEP = 0.01, 0.05
 
-#: A file that changes this often in a row, each time within so many seconds after the last change, is probably written
-#: by the command.
+#: A file is probably written by the command if it changes after this many starts in a row, each time within this many
+#: seconds of the previous change.
 _STARTS, _SOON = 3, 3.0
 
 _log = logging.getLogger("lifecycle.cli")
@@ -63,15 +63,15 @@ def handle_changes(
     poll: float | None = None,
     wanted: Callable[[Change, Path], bool],
 ) -> None:
-    """Call ``handler`` with the changes below ``paths`` when no file has changed for ``wait`` seconds.
+    """Call ``handler`` with the changes below ``paths`` once no file has changed for ``wait`` seconds.
 
-    While files keep changing, it is called every two seconds. Changes that are not ``wanted`` are ignored. The
-    directories ``flat`` are watched without those below them. With ``poll``, the files are scanned at this interval, in
-    seconds.
+    If files keep changing, ``handler`` is called every two seconds. Changes rejected by ``wanted`` are ignored.
+    Directories in ``flat`` are watched without their subdirectories. ``poll`` is the interval, in seconds, for scanning
+    the files instead of using notifications.
     """
     debounce = Debounce(wait, max_wait=max(_LONGEST_WAIT, wait), merge=merge_files)
     router.handle("file/*", handler, debounce=debounce)
-    # A busy source reports every two steps, which must be less than `wait`.
+    # A busy source reports once every two steps, which must be shorter than `wait`.
     step = min(max(wait / 5, _SHORTEST_STEP), _LONGEST_STEP)
     for recursive, watched in ((True, tuple(paths)), (False, tuple(flat))):
         if watched:
@@ -80,8 +80,8 @@ def handle_changes(
 
 @contextlib.asynccontextmanager
 async def learning(reading: AsyncGenerator[int]) -> AsyncGenerator[None]:
-    """Run ``reading``, from `Contents.learn`: its first batch before the block, the others during the block."""
-    # The first batch contains all files of a small program.
+    """Run ``reading`` (from `Contents.learn`): the first batch before the block, and the rest during the block."""
+    # For a small program, the first batch contains all files.
     await anext(reading, None)
     rest = asyncio.create_task(_exhaust(reading), name="read the watched files")
     try:
@@ -97,9 +97,9 @@ async def _exhaust(reading: AsyncGenerator[int]) -> None:
 
 
 class Session:
-    """The handlers of a watched command. Each selects a reaction, prints a message, and calls the runner.
+    """The event handlers for a watched command. Each selects a reaction, prints a message, and calls the runner.
 
-    ``python`` is the interpreter of the command, or None if it is unknown.
+    ``python`` is the command's interpreter, or None if it is unknown.
     """
 
     def __init__(
@@ -119,24 +119,24 @@ class Session:
         self._suspender = suspender
         self._syntax = SyntaxCheck(python) if python is not None and settings.check else None
         self._contents = Contents()
-        # The changes and the last webhook since `hold`; None if changes are not held.
+        # The changes and the last webhook received since `hold`, or None if changes are not held.
         self._held: FileBatch | None = None
         self._held_request = ""
-        # For each file that has changed soon after the last starts: the number of these starts, in a row.
+        # For each file, the number of consecutive starts that it changed shortly after.
         self._soon: dict[Path, int] = {}
         self._last_change = -inf
 
     @property
     def held(self) -> bool:
-        """True if changes are held until `release`."""
+        """True if changes are held until `release` is called."""
         return self._held is not None
 
     def learn(self) -> AsyncGenerator[int]:
-        """Read the watched files, so that files that are only touched can be recognised. Yields after each batch."""
+        """Read the watched files, so that touched but unchanged files can be recognised. Yields after each batch."""
         return self._contents.learn(self._rules.files, lambda path: self._rules.action(path) != "ignore")
 
     async def begin_check(self, event: FileEvent) -> None:
-        """Compile a changed file while further changes are awaited."""
+        """Compile a changed file while waiting for further changes."""
         if self._syntax is not None and self._held is None:
             await self._syntax.begin(event.path)
 
@@ -150,7 +150,7 @@ class Session:
         if not changes:
             return
         why = self._rules.describe(changes)
-        # If one file requires a restart, no signal is needed.
+        # If any file requires a restart, no signal is needed.
         if all(actions[path] == "reload" for path in changes):
             self._runner.signal(self._settings.reload_signal, why)
             return
@@ -160,7 +160,7 @@ class Session:
             self._warn_of_loop(changes)
 
     def _warn_of_loop(self, changes: Collection[Path]) -> None:
-        """Print the files that the command seems to write itself, because each start is followed by their change."""
+        """Warn about files that change after every start, because the command probably writes them."""
         now = asyncio.get_running_loop().time()
         soon = now - self._last_change < _SOON
         self._soon = {path: self._soon.get(path, 0) + 1 for path in changes} if soon else {}
@@ -172,7 +172,7 @@ class Session:
             )
 
     async def webhook(self, event: WebhookEvent) -> None:
-        """Handle a request to restart, unless changes are held."""
+        """Handle a request to restart, or hold it if changes are held."""
         why = f"webhook: {event.method} {event.path}"
         if self._held is None:
             await self._change(why)
@@ -185,7 +185,7 @@ class Session:
         await self._change("reload requested")
 
     async def restart(self, _: object) -> None:
-        """Restart the command, even if it is suspended or a change would only send a signal."""
+        """Restart the command, even if it is suspended or changes only send a signal."""
         self._runner.restart("restart requested")
         if self._suspender is not None:
             await self._suspender.resume()
@@ -200,7 +200,7 @@ class Session:
         """React once to all held changes and webhooks."""
         batch, request, self._held = self._held, self._held_request, None
         if batch is None:
-            self._console.info("changes are not held")
+            self._console.info("no changes are held")
             return
         self._console.info("changes are no longer held")
         if not request:
@@ -211,18 +211,18 @@ class Session:
         await self._change(request, changes)
 
     def _actions(self, batch: FileBatch) -> dict[Path, Action]:
-        """Return the actions of the changed paths, without ignored ones."""
+        """Return the action for each changed path, omitting ignored paths."""
         return {path: action for path in batch.changes if (action := self._rules.action(path)) != "ignore"}
 
     async def _change(self, why: str, changes: Collection[Path] = ()) -> None:
-        """React to a request as if a file had changed. Here too, a broken file keeps the old process running."""
+        """Handle a request as if a file had changed. If a file is broken, the old process keeps running."""
         if self._settings.change == "reload":
             self._runner.signal(self._settings.reload_signal, why)
         elif not await self._is_broken(changes, why):
             self._runner.change(why)
 
     async def _is_broken(self, changes: Collection[Path], why: str) -> bool:
-        """Return whether an error in a file would prevent a start, and print the error."""
+        """Return whether an error in a file would prevent the command from starting, and print the error."""
         if not self._settings.check:
             return False
         wrong = await self._syntax.errors(changes) if self._syntax is not None else []
@@ -238,31 +238,31 @@ class Session:
 
 
 def because_of(effect: str, errors: Sequence[str]) -> str:
-    """Return a message about ``effect``, with the errors that caused it on the next lines."""
+    """Return a message that describes ``effect``, followed by the errors that caused it."""
     count = "this error" if len(errors) == 1 else "these errors"
     return "\n".join([f"{effect} because of {count}:", *errors])
 
 
 # -- whether a file has changed ------------------------------------------------------------------------------------
 
-#: The maximum number of files to remember. The most recently changed ones are kept.
+#: The maximum number of files to remember. The most recently changed files are kept.
 MAX_FILES: Final = 20_000
-#: The maximum size in bytes of a file that is read. A larger file is compared by size and time.
+#: The maximum size, in bytes, of a file to read. Larger files are compared by size and time.
 MAX_SIZE: Final = 1024 * 1024
-#: The maximum number of bytes to read at the start, from all files together.
+#: The maximum total number of bytes to read at startup.
 MAX_READ: Final = 64 * 1024 * 1024
-#: The number of files that one call in a thread handles.
+#: The number of files handled per call to a thread.
 BATCH: Final = 200
 _IGNORED: Final = Rules((), DEFAULT_IGNORES)
 
 
 @dataclass(frozen=True, slots=True)
 class _Fingerprint:
-    """The state of a file at one moment."""
+    """A file's state at a point in time."""
 
     mode: int
     size: int
-    #: The time of the last change, in nanoseconds.
+    #: The modification time, in nanoseconds.
     time: int
     #: None if the file was not read.
     digest: bytes | None
@@ -279,32 +279,32 @@ class _Fingerprint:
 class Contents:
     """Recognises files that were only touched, or saved with the same content.
 
-    A file is identified by its permissions and a digest of its bytes. At the start, small files are read, up to a total
-    size. Other files are compared by size and time. An unknown file counts as changed.
+    A file is identified by its permissions and a digest of its bytes. Small files are read at startup, up to a maximum
+    total size. Other files are compared by size and time. A file that is not yet known is treated as changed.
 
     Args:
-        until: files that were last changed at or after this time, in ns, are not read at the start [default: now].
+        until: files changed at or after this time, in ns, are not read at startup [default: now].
     """
 
     def __init__(self, *, until: int | None = None) -> None:
-        # A time of the system's clock, in nanoseconds.
+        # A system clock time, in nanoseconds.
         self._until = time.time_ns() - STAMP_NS if until is None else until
         self._known: dict[Path, _Fingerprint] = {}
 
     async def learn(self, roots: Iterable[Path], counts: Callable[[Path], bool]) -> AsyncGenerator[int]:
-        """Read the files at and below ``roots`` that ``counts`` accepts. Yields the known number after each batch."""
+        """Read the files at and below ``roots`` accepted by ``counts``. Yields the total read after each batch."""
         walk, left = _files(roots), MAX_READ
         while found := await asyncio.to_thread(lambda: list(islice(walk, BATCH))):
             prints = await asyncio.to_thread(_fingerprints, [path for path in found if counts(path)], self._until, left)
             left -= sum(each.size for each in prints.values() if each.digest is not None)
             if len(self._known) + len(prints) > MAX_FILES:
                 return
-            # Fingerprints of changes that arrived in the meantime are newer.
+            # Fingerprints from changes received in the meantime are newer.
             self._known = prints | self._known
             yield len(self._known)
 
     async def changed(self, changes: Mapping[Path, Change]) -> dict[Path, Change]:
-        """Return the changes, except for files that were only touched. Added and deleted files always count."""
+        """Return the changes, omitting files that were only touched. Added and deleted files are always included."""
         prints = await asyncio.to_thread(
             _fingerprints, [path for path, change in changes.items() if change != "deleted"]
         )
@@ -330,7 +330,7 @@ def _files(roots: Iterable[Path]) -> Iterator[Path]:
 
 
 def _fingerprints(paths: Collection[Path], until: int | None = None, most: float = inf) -> dict[Path, _Fingerprint]:
-    """Return the fingerprints of readable files from before ``until``, reading at most ``most`` bytes."""
+    """Return the fingerprints of readable files unchanged since ``until``, reading at most ``most`` bytes."""
     found: dict[Path, _Fingerprint] = {}
     for path in paths:
         if (one := _fingerprint(path, until, min(most, MAX_SIZE))) is not None:
@@ -341,8 +341,8 @@ def _fingerprints(paths: Collection[Path], until: int | None = None, most: float
 
 def _fingerprint(path: Path, until: int | None, most: float) -> _Fingerprint | None:
     try:
-        # O_NONBLOCK, because the path may now be a named pipe.
-        with open(path, "rb", opener=_open_nonblocking) as stream:  # `Path.open` has no parameter `opener`
+        # O_NONBLOCK, because the path may have become a named pipe.
+        with open(path, "rb", opener=_open_nonblocking) as stream:  # `Path.open` has no `opener` parameter
             status = os.fstat(stream.fileno())
             digest = None if status.st_size > most else hashlib.file_digest(stream, _digest).digest()
             if until is not None and os.fstat(stream.fileno()).st_ctime_ns >= until:
@@ -362,7 +362,7 @@ def _digest() -> hashlib.blake2b:
 
 # -- whether a file can be compiled --------------------------------------------------------------------------------
 
-#: A program for any Python 3: it reads paths as JSON, and prints errors as JSON.
+#: A program that runs on any Python 3. It reads paths and prints errors as JSON.
 _PROGRAM = """
 import json, sys, traceback
 found = {}
@@ -380,22 +380,22 @@ for path in json.load(sys.stdin):
         pass
 json.dump(found, sys.stdout)
 """
-#: Isolated mode, no site module, no bytecode files, and no warnings, because the command itself shows warnings.
+#: Isolated mode, no site module, no bytecode files, and no warnings (the command shows its own).
 _OPTIONS = ("-I", "-S", "-B", "-W", "ignore", "-c")
 
 
 class SyntaxCheck:
-    """Compiles the Python files of a command with its interpreter ``python``."""
+    """Compiles a command's Python files with its interpreter ``python``."""
 
     def __init__(self, python: str) -> None:
         self._python = python
-        # The files that could not be compiled. They are checked again at every change.
+        # The files that could not be compiled. They are checked again after every change.
         self._broken: frozenset[Path] = frozenset()
-        # The file that was compiled first, its state at that time, and its errors, or None without a result.
+        # The file that was compiled in advance, its state at that time, and its errors (None if compiling failed).
         self._first: tuple[Path, _Fingerprint, asyncio.Future[dict[Path, str] | None]] | None = None
 
     async def begin(self, path: Path) -> None:
-        """Compile ``path`` in advance, unless another file is being compiled in advance."""
+        """Compile ``path`` in advance, unless another file is already being compiled."""
         if path.suffix != ".py" or (self._first is not None and not self._first[2].done()):
             return
         state = await asyncio.to_thread(_fingerprint, path, None, MAX_SIZE)
@@ -410,7 +410,7 @@ class SyntaxCheck:
             done.set_result(errors)
 
     async def errors(self, changed: Collection[Path]) -> list[str]:
-        """Compile the ``changed`` files and those that were broken before, and return the error messages."""
+        """Compile the ``changed`` files and any that were broken before, and return the error messages."""
         paths = {*changed, *self._broken}
         first, errors = await self._first_errors()
         found = errors if first in paths else {}
@@ -419,7 +419,7 @@ class SyntaxCheck:
         return list(found.values())
 
     async def _first_errors(self) -> tuple[Path | None, dict[Path, str]]:
-        """Return the file that was compiled in advance, and its errors; None if it has changed since."""
+        """Return the file that was compiled in advance and its errors, or None if the file has changed since."""
         first, self._first = self._first, None
         if first is not None:
             path, state, done = first
@@ -431,7 +431,7 @@ class SyntaxCheck:
 
 
 async def syntax_errors(python: str, paths: Collection[Path], *, limit: float = 5.0) -> dict[Path, str]:
-    """Return the files among ``paths`` that ``python`` cannot compile, each with the error message (file, line, caret).
+    """Return the files in ``paths`` that ``python`` cannot compile, each with its error message (file, line, caret).
 
     Another process compiles the ``.py`` files, without running them or writing bytecode. Missing files are skipped. If
     ``python`` cannot be run, or takes longer than ``limit`` seconds, no errors are returned.
@@ -449,7 +449,7 @@ async def syntax_errors(python: str, paths: Collection[Path], *, limit: float = 
 
 
 async def _compile(python: str, question: bytes, limit: float) -> bytes:
-    """Run the compiling program and return its output; empty if it cannot be run, or takes too long."""
+    """Run the compiler program and return its output, or an empty result if it cannot be run or takes too long."""
     pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     try:
         process = await asyncio.create_subprocess_exec(
@@ -465,7 +465,7 @@ async def _compile(python: str, question: bytes, limit: float) -> bytes:
         return b""
     finally:
         if process.returncode is None:
-            # Kill the whole group, because its other processes would keep the pipes open.
+            # Kill the whole group, because other processes in it would keep the pipes open.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()

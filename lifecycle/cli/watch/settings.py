@@ -1,4 +1,4 @@
-"""The settings of `lifecycle watch`: their options, and their keys in ``[tool.lifecycle.watch]`` of pyproject.toml."""
+"""The settings of `lifecycle watch`, as options and as keys in ``[tool.lifecycle.watch]`` of pyproject.toml."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIONS", "WAIT", "Settings", "find_table", "read_table", "watch_settings"]
 
-#: Seconds without a change before a batch of changes is handled.
+#: The number of seconds without a change before a batch of changes is handled.
 WAIT: Final = 0.05
 
 _NAMES = ("tool", "lifecycle", "watch")
 _TABLE = f"[{'.'.join(_NAMES)}]"
 _FILE = "pyproject.toml"
 
-#: Headings of the help.
+#: Headings in the help text.
 _FILES, _RESTARTS, _STARTING, _COMMAND = "changes", "restarts", "start and stop", "command"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings of `lifecycle watch`. Each is an option and a key of ``pyproject.toml``. Times are in seconds.
+    """The settings of `lifecycle watch`. Each is an option and a key in ``pyproject.toml``. Times are in seconds.
 
     Raises:
-        UsageError: for settings that exclude each other.
+        UsageError: if settings are incompatible.
     """
 
     #: The program and its arguments.
     command: tuple[str, ...]
     #: Files and directories to watch.
     paths: tuple[Path, ...] = (Path(),)
-    #: File extensions without the dot. If this and ``include`` are empty, all files count.
+    #: File extensions without the dot. If this and ``include`` are empty, all files are watched.
     ext: tuple[str, ...] = option(
         "EXT",
-        "watch only files with these endings, such as py,toml",
+        "watch only files with these extensions, such as py,toml",
         options.extensions,
         many=True,
         group=_FILES,
@@ -72,7 +72,7 @@ class Settings:
         "GLOB", "ignore changes to these paths", options.globs, many=True, group=_FILES, aliases=("-i",)
     )
     gitignore: bool = option(
-        None, "also watch files that .gitignore and .ignore files name", default=True, group=_FILES
+        None, "also watch files listed in .gitignore and .ignore files", default=True, group=_FILES
     )
     filter_file: tuple[Path, ...] = option(
         "FILE",
@@ -84,14 +84,14 @@ class Settings:
     )
     ignore_file: tuple[Path, ...] = option(
         "FILE",
-        "ignore changes to the paths in this file, in the format of .gitignore",
+        "ignore changes to the paths in this file, which uses the .gitignore format",
         options.paths,
         many=True,
         group=_FILES,
     )
     watch_non_recursive: tuple[Path, ...] = option(
         "PATH",
-        "watch this directory without the directories below it",
+        "watch this directory without its subdirectories",
         options.paths,
         many=True,
         group=_FILES,
@@ -99,7 +99,7 @@ class Settings:
     )
     fs_events: tuple[Change, ...] = option(
         "KINDS",
-        "act only on these changes: added, modified or deleted, separated by commas",
+        "react only to these changes: added, modified or deleted, separated by commas",
         options.changes,
         many=True,
         group=_FILES,
@@ -113,7 +113,7 @@ class Settings:
     )
     wait: float = option(
         "SECONDS",
-        "act when nothing has changed for this long",
+        "react when nothing has changed for this long",
         options.seconds,
         default=WAIT,
         number=True,
@@ -122,14 +122,14 @@ class Settings:
     )
     poll: float | None = option(
         "SECONDS",
-        "scan the files at this interval, for file systems without notifications (NFS, Docker, WSL)",
+        "scan files at this interval; use this on file systems without notifications (NFS, Docker, WSL)",
         options.interval,
         number=True,
         group=_FILES,
     )
     busy: Busy = option(
         "POLICY",
-        "set the effect of a change while the command runs: restart the command, queue the next run, or drop the "
+        "set what happens after a change while the command runs: restart the command, queue the next run, or drop the "
         "change",
         options.busy,
         default="restart",
@@ -138,7 +138,7 @@ class Settings:
     )
     restart: Policy = option(
         "POLICY",
-        "restart the command after it has ended: never, on-failure or always",
+        "set when to restart the command after it exits: never, on-failure or always",
         options.policy,
         default="never",
         group=_RESTARTS,
@@ -162,14 +162,14 @@ class Settings:
     )
     delay_run: float = option(
         "SECONDS",
-        "wait this long before each start; an old run continues meanwhile",
+        "wait this long before each start; the old run continues in the meantime",
         options.seconds,
         default=0.0,
         number=True,
         group=_RESTARTS,
     )
     timeout: float | None = option(
-        "SECONDS", "stop a run that lasts longer", options.interval, number=True, group=_RESTARTS
+        "SECONDS", "stop a run that takes longer than this", options.interval, number=True, group=_RESTARTS
     )
     exit_on_error: bool = option(
         None, "exit with the status of the first run that fails", default=False, group=_RESTARTS
@@ -183,10 +183,10 @@ class Settings:
         options.variable,
         group=_RESTARTS,
     )
-    #: A condition in the form that `ProcessWorker` accepts. None: the command is ready as soon as it has started.
+    #: A condition in the format that `ProcessWorker` accepts. None: the command is ready as soon as it has started.
     ready: str | None = option(
         "WHEN",
-        "wait until the command is ready: port:N, an http:// URL, line:REGEX or notify",
+        "set how to detect that the command is ready: port:N, an http:// URL, line:REGEX or notify",
         options.ready,
         group=_STARTING,
     )
@@ -203,7 +203,7 @@ class Settings:
     )
     stop_timeout: float = option(
         "SECONDS",
-        "kill the command if it still runs this long after the stop signal",
+        "kill the command if it is still running this long after the stop signal",
         options.seconds,
         default=10.0,
         number=True,
@@ -217,23 +217,26 @@ class Settings:
         group=_STARTING,
     )
     keep_old: bool = option(
-        None, "stop the old run only when the new run is ready; keep it if that fails", default=False, group=_STARTING
+        None,
+        "stop the old run only when the new run is ready; keep the old run if the new run fails",
+        default=False,
+        group=_STARTING,
     )
     socket: Address | None = option(
         "HOST:PORT",
-        "listen on this address, and pass the socket to each run as systemd does",
+        "listen on this address and pass the socket to each run, using systemd's protocol",
         options.address,
         group=_STARTING,
     )
     live: int | None = option(
         "PORT",
-        "reload pages in browsers when the command is ready; print the tag for the pages",
+        "reload browser pages when the command is ready; print the script tag to add to the pages",
         options.port,
         number=True,
         group=_STARTING,
     )
     shell: bool = option(
-        None, "run the command as one line with $SHELL -c", default=False, group=_COMMAND, presets=(("-n", False),)
+        None, "run the command line with $SHELL -c", default=False, group=_COMMAND, presets=(("-n", False),)
     )
     workdir: Path | None = option("DIR", "run the command in this directory", options.path, group=_COMMAND)
     env: tuple[Assignment, ...] = option(
@@ -244,17 +247,17 @@ class Settings:
         group=_COMMAND,
         aliases=("-E",),
     )
-    #: Read again at each start.
+    #: This file is read again for each run.
     env_file: Path | None = option(
-        "FILE", "add the KEY=VALUE lines of this file to the command's environment", options.path, group=_COMMAND
+        "FILE", "add the KEY=VALUE lines in this file to the command's environment", options.path, group=_COMMAND
     )
     prompt: bool = option(
-        None, "show a prompt with commands; the command then has no input", default=False, group=_COMMAND
+        None, "show a prompt for commands; the watched command receives no input", default=False, group=_COMMAND
     )
     clear: bool = option(None, "clear the screen before each start", default=False, group="output", aliases=("-c",))
     quiet: bool = option(None, "print only warnings and errors", default=False, group="output", aliases=("-q",))
     verbose: bool = option(
-        None, "print each change of a file, and its action", default=False, group="output", aliases=("-v",)
+        None, "print each file change and the resulting action", default=False, group="output", aliases=("-v",)
     )
     bell: bool = option(None, "ring the terminal's bell when a run fails", default=False, group="output")
     notify: bool = option(
@@ -274,28 +277,30 @@ class Settings:
         if self.socket and self.ready and parse_ready(self.ready).port == self.socket.port:
             raise UsageError(
                 f"--ready {self.ready} cannot detect when a run is ready: with --socket, the port always accepts "
-                "connections; give --ready notify or line:REGEX"
+                "connections; use --ready notify or line:REGEX"
             )
         if self.keep_old:
             self._check_keeping()
         if self.quiet and self.verbose:
             raise UsageError("--quiet hides what --verbose prints; remove one of them")
         if self.exit_on_error and self.restart != "never":
-            raise UsageError("--exit-on-error ends at the failure that --restart would repeat; remove one of them")
+                        raise UsageError(
+                "--exit-on-error exits when a run fails, but --restart starts another run; remove one of them"
+            )
         if self.secret_env and not self.webhook:
             raise UsageError(f"--secret-env {self.secret_env} has no effect without --webhook; add --webhook HOST:PORT")
         if self.webhook and not self.secret_env and not self.webhook.is_loopback:
             raise UsageError(
-                f"--webhook {self.webhook.host}:{self.webhook.port} can be reached from other machines; give "
-                "--secret-env NAME (a variable that contains the secret), or listen on 127.0.0.1"
+                f"--webhook {self.webhook.host}:{self.webhook.port} can be reached from other machines; use "
+                "--secret-env NAME (the variable containing the secret), or listen on 127.0.0.1"
             )
 
     def _check_keeping(self) -> None:
         """Check the options that ``keep_old`` requires or excludes."""
         if self.ready is None or self.ready.startswith("http"):
-            why = f"the old run answers --ready {self.ready} too" if self.ready else "--ready is not given"
+            why = f"the old run also responds to --ready {self.ready}" if self.ready else "--ready is not given"
             raise UsageError(
-                f"--keep-old must detect when the new run is ready, but {why}; give --ready notify or line:REGEX"
+                f"--keep-old must detect when the new run is ready, but {why}; use --ready notify or line:REGEX"
             )
         if self.busy != "restart":
             raise UsageError(
@@ -304,12 +309,12 @@ class Settings:
 
     @property
     def shares_terminal(self) -> bool:
-        """True if the command may use our terminal. It may not if we read its output, or two runs would share it."""
+        """True if the command can use our terminal. Not if we read its output, or two runs would share it."""
         return not (self.prompt or self.keep_old or (self.ready or "").startswith("line:"))
 
     @property
     def change(self) -> Action:
-        """The action for changes that no rule matches."""
+        """The action for changes that match no rule."""
         return "reload" if self.signal else "restart"
 
     @property
@@ -318,7 +323,7 @@ class Settings:
         return self.signal or signals.SIGHUP
 
 
-#: The options in the order of the help.
+#: The options in the order shown by --help.
 OPTIONS: Final = options_of(Settings)
 
 
@@ -326,7 +331,7 @@ def watch_settings(typed: Mapping[str, Any], configured: Mapping[str, Any]) -> S
     """Return the settings of `watch`. The command line takes precedence over the file.
 
     Raises:
-        UsageError: if no command is given, or settings exclude each other.
+        UsageError: if there is no command, or settings are incompatible.
     """
     known = {each.name for each in fields(Settings)}
     given = {
@@ -334,7 +339,7 @@ def watch_settings(typed: Mapping[str, Any], configured: Mapping[str, Any]) -> S
         **{name: value for name, value in typed.items() if name in known and not _absent(value)},
     }
     if not given.get("command"):
-        raise UsageError("no command to run; end the line with one: lifecycle watch -- python app.py")
+        raise UsageError("no command to run; add it after --, such as lifecycle watch -- python app.py")
     if given.get("watch_non_recursive"):
         given.setdefault("paths", ())
     if isinstance(given["command"], str):
@@ -348,10 +353,10 @@ def _absent(value: object) -> bool:
 
 
 def find_table(here: Path) -> dict[str, Any]:
-    """Return the settings of the nearest ``pyproject.toml`` that has our table; empty if there is none.
+    """Return the settings from the nearest ``pyproject.toml`` that contains our table, or an empty mapping.
 
     Raises:
-        ConfigError: if a file cannot be read, or a key or value is wrong.
+        ConfigError: if a file cannot be read, or a key or value is invalid.
     """
     for directory in (here, *here.parents):
         table = load_table(directory / _FILE, *_NAMES)
@@ -364,7 +369,7 @@ def read_table(table: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """Return the settings in ``table``.
 
     Raises:
-        ConfigError: for a wrong key or value. The message contains the file, the given and the accepted values.
+        ConfigError: for an invalid key or value. The message contains the file, the value and the accepted values.
     """
     found: dict[str, Any] = {}
     for key, value in table.items():
@@ -379,10 +384,10 @@ def read_table(table: Mapping[str, Any], file: Path) -> dict[str, Any]:
 
 
 def _read(key: str, value: Any, base: Path) -> tuple[str, Any]:
-    """Return the name and the value of a setting.
+    """Return a setting's name and value.
 
     Raises:
-        ValueError: for an unknown key or a wrong value.
+        ValueError: for an unknown key or an invalid value.
     """
     if key == "command":
         return key, _command(value)
@@ -412,12 +417,12 @@ def _from(base: Path, read: Any) -> Any:
 def _paths(value: Any, base: Path) -> tuple[Path, ...]:
     found = tuple(base / options.path(each) for each in texts("paths", value))
     if not found:
-        raise ValueError('paths = [] leaves nothing to watch; give a path such as "src", or remove the key')
+        raise ValueError('paths = [] leaves nothing to watch; add a path such as "src", or remove the key')
     return found
 
 
 def _command(value: Any) -> tuple[str, ...] | str:
-    """Return a tuple of arguments, or one string, which is split later unless ``shell`` is set."""
+    """Return a tuple of arguments, or a single string that is split later unless ``shell`` is set."""
     if not isinstance(value, str):
         return tuple(texts("command", value))
     try:

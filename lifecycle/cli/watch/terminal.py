@@ -1,4 +1,4 @@
-"""The terminal of the command: its own, or ours, which is handed over as a shell hands it to a foreground job."""
+"""The command's terminal: its own, or ours, which is handed over as a shell does for a foreground job."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
 __all__ = ["AboveThePrompt", "Foreground", "OwnTerminal"]
 
-#: The signals for Ctrl+Z, for reading in the background, and for writing to or changing the terminal in the background.
+#: Signals sent by Ctrl+Z, and when a background process reads from, writes to or changes the terminal.
 _STOP_SIGNALS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
-#: The maximum number of seconds between Ctrl+C and the end of a command that it ends.
+#: The maximum number of seconds after Ctrl+C in which a command's exit is attributed to it.
 _REACTION = 10.0
-#: The argument of a `sleep` that does not end, about 68 years.
+#: The argument for a `sleep` that effectively never returns: about 68 years.
 _FOREVER = str(2**31 - 1)
-#: Seconds after which an incomplete line is shown.
+#: The number of seconds after which an incomplete line is shown.
 _PARTIAL = 0.1
-#: The maximum number of characters of an incomplete line that are held back.
+#: The maximum number of characters to buffer for an incomplete line.
 _MAX_LINE = 64 * 1024
 
 
 class Foreground(Inherited):
-    """The terminal on descriptor ``fd``, which belongs to our process group or to that of the command.
+    """The terminal on descriptor ``fd``, owned by either our process group or the command's.
 
-    If we are in the foreground, each process of the command owns the terminal from its start to its end.
+    If we are in the foreground, each run of the command owns the terminal until it exits.
 
     Raises:
         OSError: if ``fd`` is not our terminal.
@@ -50,14 +50,14 @@ class Foreground(Inherited):
     def __init__(self, fd: int = 0) -> None:
         self._fd = fd
         self._ours = os.tcgetpgrp(fd)
-        # The modes are restored after each run, because a program that crashes may leave different ones.
+        # The terminal modes are restored after each run, because a program that crashes may leave them changed.
         self._modes = termios.tcgetattr(fd)
-        # True if the command owns the terminal. In the background, the terminal belongs to the shell and is not handed
-        # over.
+        # True if the command owns the terminal. In the background, the shell owns it, so it is not handed over.
         self._passed = False
-        # The process group of the running command.
+        # The running command's process group.
         self._group: int | None = None
-        # A process in this group that Ctrl+C ends. We do not receive that signal, and a command may handle it.
+        # A process in the command's group that exits on Ctrl+C. We do not receive the signal, and the command may
+        # handle it.
         self._sentinel: int | None = None
         # The time of the last Ctrl+C.
         self._interrupted = -inf
@@ -77,7 +77,7 @@ class Foreground(Inherited):
         self._take()
 
     def ended_by_user(self, exit_code: int | None) -> bool:
-        """Return whether the command, which has ended with ``exit_code``, ended because of Ctrl+C."""
+        """Return whether the command, which exited with ``exit_code``, was stopped by Ctrl+C."""
         self._check_sentinel()
         return exit_code in _INTERRUPTED or (exit_code == 0 and time.monotonic() - self._interrupted < _REACTION)
 
@@ -88,7 +88,7 @@ class Foreground(Inherited):
             self._stop_with_command(signum)
 
     def resume(self) -> None:
-        """Handle SIGCONT: continue the command, in the foreground if we are in the foreground."""
+        """Handle SIGCONT by continuing the command, in the foreground if we are in the foreground."""
         if self._group is None:
             return
         with suppress(OSError):
@@ -97,7 +97,7 @@ class Foreground(Inherited):
         self._give(self._group)
 
     def _check_sentinel(self) -> None:
-        """Note a Ctrl+C, and replace the sentinel that it ended."""
+        """Record a Ctrl+C, and replace the sentinel that it killed."""
         if self._sentinel is None or (status := _exit_code(self._sentinel)) is None:
             return
         self._sentinel = None
@@ -112,12 +112,12 @@ class Foreground(Inherited):
             self._sentinel = None
 
     def _give(self, group: int) -> None:
-        """If we are in the foreground, put ``group`` there instead. It then receives Ctrl+C, and may read input."""
+        """If we are in the foreground, put ``group`` there instead. It then receives Ctrl+C and can read input."""
         with suppress(OSError), _sigttou_blocked():
             if self._passed or self._is_ours():
                 os.tcsetpgrp(self._fd, group)
                 self._passed = True
-        # The system may have stopped the command because it read too early.
+        # The system may have stopped the command because it tried to read before it was in the foreground.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGCONT)
 
@@ -131,7 +131,7 @@ class Foreground(Inherited):
             termios.tcsetattr(self._fd, termios.TCSADRAIN, self._modes)
 
     def _stop_with_command(self, signum: int) -> None:
-        """Stop our process too, so that the shell gets its terminal back, and continue afterwards.
+        """Stop our process too, so that the shell regains its terminal. This method returns when we are continued.
 
         If the command was stopped because it read or wrote in the background, it continues in the foreground.
         """
@@ -139,7 +139,7 @@ class Foreground(Inherited):
         if not wanted_terminal or not self._is_ours():
             self._take()
             os.killpg(self._ours, signum)
-            # `killpg` returns after `fg` or `bg`, or immediately if no shell could continue us.
+            # `killpg` returns after `fg` or `bg`, or immediately if there is no shell to continue us.
         if not wanted_terminal or self._is_ours():
             self.resume()
 
@@ -152,9 +152,9 @@ class Foreground(Inherited):
 
 
 class OwnTerminal(Terminal):
-    """A terminal for the command alone, with the size of ours, to which its output is copied.
+    """A separate terminal for the command. It has the same size as ours, and its output is copied to ours.
 
-    ``prompt``: our terminal shows a prompt, and the output appears above it.
+    If ``prompt`` is true, our terminal shows a prompt, and the output appears above it.
     """
 
     def __init__(self, *, prompt: bool) -> None:
@@ -163,12 +163,12 @@ class OwnTerminal(Terminal):
         super().__init__(self._screen.write, rows=rows, columns=columns)
 
     def fit(self) -> None:
-        """Set its size to that of our terminal."""
+        """Resize it to match our terminal."""
         columns, rows = shutil.get_terminal_size()
         self.resize(rows, columns)
 
     def close(self) -> None:
-        """Stop reading, and show an incomplete line."""
+        """Stop reading, and show any incomplete line."""
         super().close()
         self._screen.write(b"")
 
@@ -178,21 +178,21 @@ class OwnTerminal(Terminal):
 
 
 class _Copy:
-    """Writes the output of the command's terminal to our standard output."""
+    """Copies output from the command's terminal to our standard output."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def write(self, data: bytes) -> None:
-        """Write a piece of output. Empty bytes mark the end."""
+        """Write a chunk of output. Empty bytes mark the end."""
         write(sys.stdout, self._decoder.decode(data, final=not data))
 
 
 class AboveThePrompt:
-    """Writes the output of the command's terminal to our standard output, in whole lines.
+    """Copies output from the command's terminal to our standard output, in whole lines.
 
     The prompt is redrawn below each write, which would split an incomplete line. A newline is added to very long lines,
-    and to an incomplete line that is not continued within 0.1 seconds, such as a question.
+    and to incomplete lines that are not continued within 0.1 seconds, such as a question.
     """
 
     def __init__(self) -> None:
@@ -201,7 +201,7 @@ class AboveThePrompt:
         self._timer: asyncio.TimerHandle | None = None
 
     def write(self, data: bytes) -> None:
-        """Write a piece of output. Empty bytes mark the end."""
+        """Write a chunk of output. Empty bytes mark the end."""
         if self._timer is not None:
             self._timer.cancel()
         text = self._begun + self._decoder.decode(data, final=not data)
@@ -214,16 +214,16 @@ class AboveThePrompt:
             self._timer = asyncio.get_running_loop().call_later(_PARTIAL, self._end_line)
 
     def _end_line(self) -> None:
-        """Write the incomplete line, if there is one, with a newline."""
+        """Write any incomplete line, followed by a newline."""
         begun, self._begun = self._begun, ""
         if begun:
             write(sys.stdout, begun + "\n")
 
 
 def _spawn_sentinel(group: int) -> int | None:
-    """Start a process in ``group`` that a SIGINT ends; None if that is not possible."""
+    """Start a process in ``group`` that exits on SIGINT, and return its PID, or None if it cannot be started."""
     null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
-    with suppress(OSError):  # the command has ended, or `sleep` does not exist
+    with suppress(OSError):  # the command has exited, or `sleep` does not exist
         return os.posix_spawnp(
             "sleep", ["sleep", _FOREVER], os.environ, file_actions=null, setpgroup=group, setsigdef=[signal.SIGINT]
         )
@@ -231,13 +231,13 @@ def _spawn_sentinel(group: int) -> int | None:
 
 
 def _exit_code(pid: int) -> int | None:
-    """Reap the child ``pid`` and return its exit code; None while it runs."""
+    """Reap the child ``pid`` and return its exit code, or None if it is still running."""
     reaped, status = os.waitpid(pid, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if reaped else None
 
 
 def _stopped_by(pid: int) -> int | None:
-    """Return the signal, such as that of Ctrl+Z, that has just stopped the child ``pid``. Each stop counts once."""
+    """Return the signal, such as Ctrl+Z's, that has stopped the child ``pid``. Each stop is reported once."""
     try:
         report = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG)
     except ChildProcessError:

@@ -247,7 +247,7 @@ class TestSettings:
         ("given", "said"),
         [
             ({}, "--ready is not given; give --ready notify or line:REGEX"),
-            ({"ready": "http://127.0.0.1:8000"}, "the old run answers --ready http://127.0.0.1:8000 too"),
+            ({"ready": "http://127.0.0.1:8000"}, "the old run also responds to --ready http://127.0.0.1:8000"),
             ({"ready": "notify", "busy": "queue"}, "--busy queue does not"),
         ],
     )

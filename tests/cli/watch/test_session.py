@@ -216,7 +216,7 @@ class TestPause:
         await rig.session.release(None)
         await rig.session.release(None)
         assert rig.runner.asked == [("change", "changed: a.py")]
-        assert "changes are not held" in rig.said.getvalue()
+        assert "no changes are held" in rig.said.getvalue()
 
     async def test_webhooks_wait_while_held_and_manual_commands_do_not(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path)
