@@ -1,4 +1,4 @@
-"""Functions that send commands and events to a program. `stop` and `restart` show their progress."""
+"""Functions that send commands and events to a program. `stop` and `restart` also show progress."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 __all__ = ["command", "emit", "restart", "stop"]
 
-#: The maximum number of seconds between the closing of the socket and the end of the process. By default, a program
+#: The maximum number of seconds to wait for the process to exit after it has closed its socket. By default, a program
 #: exits within 25 seconds.
 EXIT_TIMEOUT: Final = 30.0
-#: The same maximum if other code runs the event loop. Such a process usually continues.
+#: The maximum if the event loop was started by other code. Such a process usually continues.
 _EMBEDDED_EXIT_TIMEOUT: Final = 1.0
-#: The maximum number of seconds for the rest of a response after its first bytes.
+#: The timeout, in seconds, for the rest of a response after its first bytes.
 _RESPONSE_TIMEOUT: Final = 10.0
 
 
@@ -59,7 +59,7 @@ def _post(request: Request, target: str, body: object) -> int:
 
 @contextmanager
 def _interruptible(client: Client) -> Generator[None]:
-    """Raise `CliError` if Ctrl+C ends the wait for a result. The program is not affected."""
+    """Raise `CliError` if Ctrl+C interrupts the wait for a result. The program is not affected."""
     try:
         yield
     except KeyboardInterrupt:
@@ -67,7 +67,7 @@ def _interruptible(client: Client) -> Generator[None]:
 
 
 def _line(request: Request) -> str:
-    """Return the command as it would be typed at the program's prompt."""
+    """Return the command as typed at the program's prompt."""
     return shlex.join(request.plain_words)
 
 
@@ -87,7 +87,7 @@ def _report(client: Client, request: Request, result: dict[str, Any]) -> int:
 
 
 def stop(request: Request) -> int:
-    """Stop the program, and wait until its process has ended. With a name, stop one worker."""
+    """Stop the program and wait until its process has exited. With a name, stop only that worker."""
     if request.arguments.get("name") is not None:
         return command(request)
     client = choose(request.program)
@@ -102,32 +102,32 @@ def stop(request: Request) -> int:
             wait.until(process)
         most = wait.left(_EMBEDDED_EXIT_TIMEOUT if embedded else EXIT_TIMEOUT)
         if process is not None and not is_readable([process], most):
-            why = "other code runs its event loop" if embedded else f"it has not ended within {most:g} s"
+            why = "other code started its event loop" if embedded else f"it has not exited within {most:g} s"
             error = f"the program has stopped, but its process (pid {client.program.pid}) is still running: {why}"
             return _report(client, request, {**result, "outcome": "failed", "error": error})
     if request.json:
         show_json(result)
     else:
-        stderr_console().success(f"{client.name} has ended")
+        stderr_console().success(f"{client.name} has exited")
     return DONE
 
 
 def _send_stop(client: Client, line: str, wait: Wait) -> tuple[dict[str, Any], bool]:
-    """Return the result of the command, and whether the program stops."""
+    """Return the command's result, and whether the program is stopping."""
     with client.send("/api/command", {"line": line}) as exchange:
         wait.until(exchange)
         try:
             result = _result(exchange)
         except SilentError:
             raise
-        except GoneError:  # the program has already ended
+        except GoneError:  # the program has already exited
             result = {"outcome": "handled", "delivery": None, "error": None, "answer": None}
     return result, result.get("outcome") == "handled" and _is_stopping(client)
 
 
 def restart(request: Request) -> int:
-    """Restart a worker, and show the progress."""
-    if request.arguments["name"] is None:  # a program's own command may take no name
+    """Restart a worker and show the progress."""
+    if request.arguments["name"] is None:  # a program's own `restart` may not need a name
         return command(request)
     client = choose(request.program)
     tree = Tree.of_program(client)
@@ -140,7 +140,7 @@ def restart(request: Request) -> int:
 
 
 def _result(exchange: Exchange) -> dict[str, Any]:
-    """Return the response. After its first bytes, the rest must arrive within a timeout."""
+    """Return the response. Once its first bytes have arrived, the rest must follow within a timeout."""
     until = None
     if exchange.is_answered():
         exchange.set_timeout(_RESPONSE_TIMEOUT)
@@ -150,7 +150,7 @@ def _result(exchange: Exchange) -> dict[str, Any]:
 
 
 def _is_stopping(client: Client) -> bool:
-    """Return whether the program is stopping. A program may define its own command `stop` that does something else."""
+    """Return whether the program is stopping. Its own `stop` command may do something else."""
     try:
         return bool(client.get("/api/state")["lifetime"]["stopping"])
     except GoneError:
@@ -159,7 +159,7 @@ def _is_stopping(client: Client) -> bool:
 
 @contextmanager
 def _process(client: Client) -> Generator[int | None]:
-    """Return a pidfd of the process; None on systems without pidfds, where the end of the socket counts as its end."""
+    """Return a pidfd for the process. Without pidfds, return None: a closed socket then means that it has exited."""
     try:
         descriptor = os.pidfd_open(client.program.pid or 0)
     except (AttributeError, OSError):

@@ -1,7 +1,7 @@
-"""`lifecycle ctl attach`: a prompt for the commands of a running program, with the program's output.
+"""`lifecycle ctl attach`: a prompt for a running program's commands, with its output.
 
-The prompt is itself a small program that uses this library: a `PromptSource` reads lines, and a handler sends each line
-to the running program.
+The prompt is a small program built with this library: a `PromptSource` reads lines, and a handler sends each line to
+the running program.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 __all__ = ["attach"]
 
-#: The maximum number of lines that run at the same time. It is above one so that `status` works while another command
-#: runs.
+#: The maximum number of lines to run at the same time. It is greater than one so that `status` works while another
+#: command is running.
 _CONCURRENCY: Final = 100
 
 
 def attach(request: Request) -> int:
-    """Open a prompt until Ctrl+D, or until the input or the program ends. Returns 1 if a line from a pipe failed."""
+    """Show a prompt until Ctrl+D, or until the input ends or the program exits. Returns 1 if a piped line failed."""
     client = choose(request.program)
     with client.stream("/api/attach", sys.stdout) as output:
         session = _Session(client, output)
@@ -46,7 +46,7 @@ def attach(request: Request) -> int:
 
 
 class _Session:
-    """The prompt, and the output of the program."""
+    """The prompt and the program's output."""
 
     def __init__(self, client: Client, output: Stream) -> None:
         self.failed = False
@@ -59,7 +59,7 @@ class _Session:
         self._keyboard = PromptSource(prompt=f"{client.name}> ", commands=commands, fallback=LineEvent)
 
     def router(self) -> Router:
-        """Return the router for the lines. It stops without waiting for running commands."""
+        """Return the router that handles the lines. It stops without waiting for running commands."""
         router = Router("attach", drain_timeout=0)
         router.handle("input/line", self._carry_out, concurrency=_CONCURRENCY)
         router.handle("command/help", self._show_help)
@@ -71,12 +71,12 @@ class _Session:
         return router
 
     async def listen(self) -> None:
-        """Print the output of the program until the program has ended."""
+        """Print the program's output until it exits."""
         while not self._output.ended:
             show_output(self._output.take(0))
             await _readable(self._output)
         if not self._output.unread:
-            stderr_console().warning(f"{self._client.name} has ended")
+            stderr_console().warning(f"{self._client.name} has exited")
 
     def _command(self, described: dict[str, Any]) -> Command:
         """Return a command that sends its line to the program."""
@@ -101,14 +101,14 @@ class _Session:
 
     async def _carry_out(self, event: LineEvent) -> None:
         if current().stopping:
-            return  # the line was queued behind another one
+            return  # the line was queued behind another line
         try:
             with self._client.send("/api/command", {"line": event.line}) as exchange:
                 await _readable(exchange)
                 outcome = decoded(exchange.body())
         except CliError as error:
             outcome = {"outcome": "failed", "error": str(error)}
-        # Output that the command has written is shown before its result.
+        # Show the command's output before its result.
         show_output(self._output.take(0))
         show_text(outcome.get("answer") or "")
         if outcome["outcome"] != "handled":

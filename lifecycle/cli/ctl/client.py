@@ -1,8 +1,8 @@
-"""The client for a program's control socket: it finds the program, sends requests, and reads server-sent events.
+"""A client for a program's control socket. It finds the program, sends requests, and reads server-sent events.
 
-Each HTTP/1.0 request has its own connection, and the response ends with the connection. Responses are never chunked, so
-`select` can wait for several of them without threads. `http.client` is not used: it reads ahead, and importing it takes
-as long as everything else in `lifecycle ctl ps`.
+Each HTTP/1.0 request uses its own connection, which closes after the response. Responses are never chunked, so `select`
+can wait for several responses without threads. `http.client` is not used because it reads ahead, and because importing
+it takes as long as everything else in `lifecycle ctl ps`.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ __all__ = [
     "is_readable",
 ]
 
-#: The exit status if no matching program is running.
+#: The exit status when no matching program is running.
 _NO_PROGRAM: Final = 4
-#: The timeout in seconds for a query that a program normally answers immediately.
+#: The timeout, in seconds, for a query that a program normally answers immediately.
 TIMEOUT: Final = 10.0
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _CHUNK: Final = 65_536
 _OK: Final = 200
-#: The maximum size of the headers in bytes.
+#: The maximum size of the headers, in bytes.
 _LONGEST_HEAD: Final = 65_536
-#: The maximum size in bytes of a response, or of one message in a stream. It is ten times the size of the state of
+#: The maximum size, in bytes, of a response or of a message in a stream. This is ten times the size of the state of
 #: 10,000 workers.
 _LARGEST: Final = 64 * 1024 * 1024
-#: The timeout in seconds for reading bytes that have already been received.
+#: The timeout, in seconds, for reading bytes that have already been received.
 _AT_ONCE: Final = 0.01
 
 
 class NoProgramError(CliError):
-    """No program with that name is running, or no program at all."""
+    """No program, or none with the given name, is running."""
 
     status = _NO_PROGRAM
 
 
 class GoneError(CliError):
-    """The program has ended, possibly before its response was complete."""
+    """The program exited, possibly before its response was complete."""
 
 
 class SilentError(GoneError):
@@ -78,20 +78,20 @@ class SilentError(GoneError):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Sends requests to one program."""
+    """Sends requests to a single program."""
 
     program: Program
 
     @property
     def name(self) -> str:
-        """The name of the program, without control characters."""
+        """The program's name, without control characters."""
         return printable(self.program.name)
 
     def get(self, target: str, **query: object) -> Any:
         """Return the JSON at ``target``.
 
         Raises:
-            CliError: if the program refuses the request, or does not respond.
+            CliError: if the program rejects the request or does not respond.
         """
         return decoded(self._get(target, query))
 
@@ -105,11 +105,11 @@ class Client:
             return decoded(exchange.body())
 
     def send(self, target: str, body: object) -> Exchange:
-        """Send ``body`` as JSON. The caller reads the response."""
+        """Send ``body`` as JSON, and leave the response for the caller to read."""
         return Exchange(self.program, target, body)
 
     def stream(self, target: str, shown: TextIO | None = None, **query: object) -> Stream:
-        """Open a stream of events. It also ends when the reader of the output ``shown`` closes that output."""
+        """Open a stream of events. The stream also ends when the reader closes the output ``shown``."""
         exchange = Exchange(self.program, _with_query(target, query), timeout=TIMEOUT)
         try:
             return Stream(exchange, shown, timeout=TIMEOUT)
@@ -123,13 +123,13 @@ class Client:
 
 
 def choose(name: str | None) -> Client:
-    """Return the client of the program called ``name``. Without a name, only one program may be running.
+    """Return a client for the program called ``name``. The name can be omitted if only one program is running.
 
-    If several match, the one that runs in our working directory is chosen.
+    If several programs match, the program running in our working directory is selected.
 
     Raises:
         NoProgramError: if no such program is running.
-        UsageError: if several programs match.
+        UsageError: if the selection is ambiguous.
     """
     from lifecycle.observe.sockets import find
 
@@ -141,19 +141,19 @@ def choose(name: str | None) -> Client:
         return Client(here[0])
     if programs:
         which = "are running" if name is None else f"are called {name!r}"
-        where = "" if here else ", and none of them in this directory"
+        where = "" if here else ", but none in this directory"
         raise UsageError(f"several programs {which}{where}; select one with -p:\n{_list_names(programs)}")
     if name is None:
         raise NoProgramError(
             "no program with a control socket is running; start one with `lifecycle run`, or add a ControlSocket"
         )
     others = find()
-    known = f"; running programs:\n{_list_names(others)}" if others else ", and no other program either"
+    known = f"; running programs:\n{_list_names(others)}" if others else ", and no other programs are running"
     raise NoProgramError(f"no program called {name!r} is running{known}")
 
 
 def _is_here(program: Program) -> bool:
-    """Return whether the program runs in our working directory. Systems without /proc do not show it."""
+    """Return whether the program runs in our working directory. This cannot be determined on systems without /proc."""
     try:
         return Path(f"/proc/{program.pid}/cwd").samefile(".")
     except OSError:
@@ -181,7 +181,7 @@ def _with_query(target: str, query: dict[str, object]) -> str:
 
 
 def is_readable(sources: Sequence[Readable], timeout: float | None) -> bool:
-    """Wait up to ``timeout`` seconds, and return whether one of ``sources`` can be read or is closed."""
+    """Wait up to ``timeout`` seconds, and return whether any of ``sources`` is readable or closed."""
     poll = select.poll()
     for each in sources:
         poll.register(each, select.POLLIN)
@@ -192,9 +192,9 @@ def is_readable(sources: Sequence[Readable], timeout: float | None) -> bool:
 
 
 class Exchange:
-    """A request to ``program`` and its response. The connection is closed at the end of its block.
+    """A request to ``program``, and its response. As a context manager, it closes the connection.
 
-    ``timeout`` is in seconds, and applies to connecting and to each piece of the response. None means no limit.
+    ``timeout`` is in seconds, and applies to connecting and to each chunk of the response. None means no limit.
 
     Raises:
         GoneError: if the program does not accept the connection.
@@ -222,30 +222,30 @@ class Exchange:
         self._socket.close()
 
     def fileno(self) -> int:
-        """Return the descriptor of the socket, for `select`."""
+        """Return the socket's descriptor, for `select`."""
         return self._socket.fileno()
 
     def set_timeout(self, seconds: float | None) -> None:
-        """Set the timeout for each piece of the response."""
+        """Set the timeout for each chunk of the response."""
         self._until = None
-        # A timeout of zero would make the socket non-blocking, and received bytes could not be read.
+        # A timeout of zero would make the socket non-blocking, so that bytes already received could not be read.
         self._socket.settimeout(None if seconds is None else max(seconds, _AT_ONCE))
 
     def is_answered(self) -> bool:
-        """Return whether part of the response has arrived, or the connection is closed."""
+        """Return whether part of the response has arrived or the connection is closed."""
         return is_readable((self._socket,), 0)
 
     def body(self, *, until: float | None = None, most: int = _LARGEST) -> bytes:
-        """Return the whole response, of at most ``most`` bytes. ``until`` is a deadline on the monotonic clock.
+        """Return the complete response, up to ``most`` bytes. ``until`` is a deadline on the monotonic clock.
 
         Raises:
-            CliError: if the program refuses the request (with its message), or the response is too long.
+            CliError: if the program rejects the request (with its message), or the response is too long.
             GoneError: if no response arrives, or it is incomplete.
         """
         length, begun = self.head(until=until)
         whole = self._rest(begun, most)
         if length is not None and len(whole) < length:
-            raise GoneError("the program ended before it responded")
+            raise GoneError("the program exited before it responded")
         return whole
 
     def head(self, *, until: float | None = None) -> tuple[int | None, bytes]:
@@ -255,7 +255,7 @@ class Exchange:
         while _END_OF_HEAD not in received:
             piece = self.receive()
             if not piece or len(received) > _LONGEST_HEAD:
-                raise GoneError("the program ended before it responded")
+                raise GoneError("the program exited before it responded")
             received += piece
         head, _, begun = received.partition(_END_OF_HEAD)
         status, length = _read_head(head)
@@ -264,10 +264,10 @@ class Exchange:
         return length, begun
 
     def receive(self) -> bytes:
-        """Return the next piece of the response, or no bytes at its end.
+        """Return the next chunk of the response, or empty bytes at its end.
 
         Raises:
-            GoneError: if none arrives within the timeout, or the connection was lost.
+            GoneError: if no chunk arrives within the timeout, or the connection is lost.
         """
         try:
             if self._until is not None and monotonic() > self._until:
@@ -285,7 +285,7 @@ class Exchange:
         while piece := self.receive():
             whole += piece
             if len(whole) > most:
-                raise CliError(f"the response of {printable(self._program.name)} has more than {most} bytes")
+                raise CliError(f"the response from {printable(self._program.name)} exceeds {most} bytes")
         return bytes(whole)
 
 
@@ -298,7 +298,7 @@ def decoded(body: bytes) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        raise CliError(f"the response of the program is not JSON: {body[:80]!r}") from None
+        raise CliError(f"the program's response is not JSON: {body[:80]!r}") from None
 
 
 def _encode(target: str, body: object) -> bytes:
@@ -311,7 +311,7 @@ def _encode(target: str, body: object) -> bytes:
 
 
 def _read_head(head: bytes) -> tuple[int, int | None]:
-    """Return the status of the response, and the length of its body if known."""
+    """Return the response's status and, if known, the length of its body."""
     first, *lines = head.decode("latin-1").split("\r\n")
     status = first.split()[1:2]
     if not first.startswith("HTTP/1.") or not status or not status[0].isdecimal():
@@ -334,7 +334,7 @@ def _refusal(status: int, body: bytes) -> str:
 def _gone(program: Program, error: OSError) -> GoneError:
     if isinstance(error, (TimeoutError, BlockingIOError)):
         return _silent(program)
-    return GoneError(f"cannot reach {printable(program.name)}, which may have ended ({error.strerror or error})")
+    return GoneError(f"cannot reach {printable(program.name)}, which may have exited ({error.strerror or error})")
 
 
 def _silent(program: Program) -> SilentError:
@@ -348,41 +348,41 @@ def _silent(program: Program) -> SilentError:
 
 
 class Messages:
-    """Decoder for server-sent events that each contain a JSON object. The pieces may have any size."""
+    """A decoder for server-sent events that each contain a JSON object. Chunks can have any size."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, piece: bytes) -> list[Any]:
-        """Add ``piece``, and return the objects that it completes.
+        """Add the chunk ``piece``, and return the objects that it completes.
 
         Raises:
-            CliError: if a message is not JSON, or too long.
+            CliError: if a message is not JSON, or is too long.
         """
         *whole, self._rest = (self._rest + piece.replace(b"\r", b"")).split(b"\n\n")
         if len(self._rest) > _LARGEST:
-            raise CliError(f"the program sent a message of more than {_LARGEST} bytes")
+            raise CliError(f"the program sent a message larger than {_LARGEST} bytes")
         return [decoded(data) for message in whole if (data := _message_data(message))]
 
 
 def _message_data(message: bytes) -> bytes:
-    """Return the data of a message. It is empty for a comment, which only keeps the connection alive."""
+    """Return the data of a message, or an empty result for a comment, which only keeps the connection alive."""
     lines = [line for line in message.split(b"\n") if line.startswith(b"data:")]
     return b"\n".join(line.removeprefix(b"data:") for line in lines)
 
 
 class Stream:
-    """The objects of a stream. It ends with the program, or when the reader of the output ``shown`` closes that output.
+    """The objects in a stream, which ends when the program exits or the reader closes the output ``shown``.
 
     As a context manager, it closes the exchange.
 
     Args:
         exchange: the request.
-        shown: the output to which the objects are printed.
+        shown: the output on which the objects are printed.
         timeout: the maximum number of seconds until the response begins, and for `first`.
 
     Raises:
-        CliError: if the program refuses the request.
+        CliError: if the program rejects the request.
     """
 
     def __init__(self, exchange: Exchange, shown: TextIO | None = None, *, timeout: float) -> None:
@@ -391,12 +391,12 @@ class Stream:
         self._shown = shown
         self._timeout = timeout
         _, begun = exchange.head(until=monotonic() + timeout)
-        # After the headers, a stream may send nothing for a long time.
+        # After the headers, a stream may be silent for a long time.
         exchange.set_timeout(None)
         self._received = deque(self._messages.feed(begun))
-        #: True if the stream has ended, or the reader of the output has closed it.
+        #: True if the stream has ended or the reader has closed the output.
         self.ended: bool = False
-        #: True if the reader of the output has closed it.
+        #: True if the reader has closed the output.
         self.unread: bool = False
 
     def __enter__(self) -> Self:
@@ -411,7 +411,7 @@ class Stream:
         """Wait for the first object.
 
         Raises:
-            GoneError: if none arrives within the timeout.
+            GoneError: if no object arrives within the timeout.
         """
         until = monotonic() + self._timeout
         while not self._received and not self.ended:
@@ -419,7 +419,7 @@ class Stream:
                 raise self._exchange.silent()
             self._received.extend(self.take(left))
         if not self._received:
-            raise GoneError("the program ended before it responded")
+            raise GoneError("the program exited before it responded")
         return self._received.popleft()
 
     def __iter__(self) -> Iterator[Any]:
@@ -435,7 +435,7 @@ class Stream:
         return self._exchange.fileno()
 
     def take(self, timeout: float | None = None, *others: Readable) -> list[Any]:
-        """Wait for objects, for up to ``timeout`` seconds or until one of ``others`` can be read, and return them."""
+        """Wait up to ``timeout`` seconds for objects and return them. Stop waiting if one of ``others`` is readable."""
         if not self._received and self._wait(timeout, others):
             try:
                 piece = self._exchange.receive()
@@ -448,7 +448,7 @@ class Stream:
         return received
 
     def _wait(self, timeout: float | None, others: tuple[Readable, ...]) -> bool:
-        """Return whether the stream has data to receive."""
+        """Return whether the stream can be read without waiting."""
         poll = select.poll()
         for each in (self._exchange, *others):
             poll.register(each, select.POLLIN)

@@ -1,4 +1,4 @@
-"""The commands of `lifecycle ctl`: their arguments, and the functions that run them.
+"""The commands of `lifecycle ctl`, with their arguments and the functions that implement them.
 
 Any other word is sent to the program as one of its own commands.
 """
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "Request", "add_ctl", "build_parser"]
 
-#: Exceptions from reading a response with unexpected fields or values.
+#: Exceptions raised when a response contains unexpected fields or values.
 _MISREAD: Final = (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError)
 
-#: The name of an argument, and its options for `argparse`.
+#: An argument's name and its options for `argparse`.
 _Argument: TypeAlias = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A command line of `lifecycle ctl`."""
+    """A parsed `lifecycle ctl` command line."""
 
-    #: The name of the program, if one was given.
+    #: The program's name, if given.
     program: str | None
-    #: The name in `COMMANDS`; empty for a command of the program itself.
+    #: The name in `COMMANDS`, or an empty string for the program's own command.
     command: str
     #: The command and its arguments, as typed.
     words: tuple[str, ...] = ()
@@ -54,24 +54,24 @@ class Request:
 
     @property
     def doing(self) -> str:
-        """The command for messages."""
+        """The command, as shown in messages."""
         return printable(" ".join(self.plain_words))
 
     @property
     def timeout(self) -> float | None:
-        """The maximum number of seconds to wait for the result; None without a limit."""
+        """The maximum number of seconds to wait for the result. None means no limit."""
         timeout: float | None = self.arguments.get("timeout")
         return timeout
 
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """A command: its help, the module and the function for it, and its arguments."""
+    """A command, with its help, the module and function that implement it, and its arguments."""
 
     help: str
     function: str
     arguments: tuple[_Argument, ...] = ()
-    #: The arguments in the example of the help.
+    #: The arguments in the example shown by --help.
     example: str = ""
 
     def run(self, request: Request) -> int:
@@ -121,7 +121,7 @@ _LINES: Final[_Argument] = (
 
 
 def _built_in(help: str, *arguments: _Argument, example: str = "") -> _Command:  # noqa: A002  # as argparse calls it
-    """Return a command that every program has."""
+    """Return a command that is built into every program."""
     return _Command(help, "actions.command", (*arguments, _TIMEOUT, _JSON), example)
 
 
@@ -155,7 +155,7 @@ COMMANDS: Final = {
     ),
     "routes": _Command("list the handlers with their patterns and counts", "queries.routes", (_JSON,)),
     "explain": _Command(
-        "explain which handlers get events of a topic, or why no handler does",
+        "explain which handlers receive events with a topic, or why none does",
         "queries.explain",
         (_argument("topic", "explain events with this topic"), _JSON),
         "file/modified",
@@ -163,7 +163,7 @@ COMMANDS: Final = {
     "trace": _Command(
         "show an event with its causes and results",
         "queries.trace",
-        (_argument("id", "show the event with this number in the output of tail"), _JSON),
+        (_argument("id", "show the event with this number, as printed by tail"), _JSON),
         "17",
     ),
     "diagram": _Command(
@@ -179,7 +179,7 @@ COMMANDS: Final = {
         ),
         "root/web",
     ),
-    "tasks": _Command("list the asyncio tasks, with their ages and where they wait", "queries.tasks", (_JSON,)),
+    "tasks": _Command("list the asyncio tasks, with their ages and where each is waiting", "queries.tasks", (_JSON,)),
     "stacks": _Command(
         "show the stacks of all threads and tasks",
         "queries.stacks",
@@ -199,7 +199,7 @@ COMMANDS: Final = {
         """deploy/start '{"version": 2}'""",
     ),
     "suspend": _built_in("suspend the program; it keeps its state"),
-    "resume": _built_in("continue a suspended program"),
+    "resume": _built_in("resume a suspended program"),
     "reload": _built_in("reload the configuration of the program"),
     "restart": _Command(
         "restart a worker, or the workers of a pool one at a time",
@@ -217,7 +217,7 @@ COMMANDS: Final = {
         "start a stopped worker", _argument("name", "start the worker with this name or path", nargs="?"), example="web"
     ),
     "stop": _Command(
-        "stop the program, and wait until its process has ended; or stop one worker",
+        "stop the program and wait until its process has exited, or stop one worker",
         "actions.stop",
         (_argument("name", "stop only the worker with this name or path", nargs="?"), _TIMEOUT, _JSON),
     ),
@@ -228,7 +228,7 @@ COMMANDS: Final = {
     "attach": _Command("open the prompt of the program; Ctrl+D leaves it", "attach.attach"),
 }
 
-#: The commands in the order of the help.
+#: The commands in the order shown by --help.
 _GROUPS: Final = {
     "look": ("ps", "status", "routes", "explain", "diagram", "tasks", "stacks", "logs", "commands"),
     "control": ("suspend", "resume", "reload", "start", "restart", "stop", "terminate", "cancel", "attach"),
@@ -236,8 +236,8 @@ _GROUPS: Final = {
 }
 
 _EPILOG: Final = """\
-Any other word is sent to the program as one of its own commands. If the
-program has a command with a name above, write it after --.
+Any other word is sent to the program as one of its own commands. To send a
+command whose name is listed above, write it after --.
 
 examples:
   lifecycle ctl status --watch
@@ -245,14 +245,14 @@ examples:
   lifecycle ctl -- status
 
 exit status:
-  0  done, or tail or --watch was interrupted
-  1  failed or refused, or the program ended
+  0  success, or tail or --watch was interrupted
+  1  failed or rejected, or the program exited
   2  usage error, or several programs match and -p is missing
   4  program not found
 
 environment:
   NO_COLOR         print without colours
-  XDG_RUNTIME_DIR  look for programs in its subdirectory lifecycle
+  XDG_RUNTIME_DIR  look for programs in its lifecycle subdirectory
 """
 
 
@@ -270,7 +270,7 @@ def add_ctl(commands: Any) -> None:
         description="Query and control a running program.",
         epilog=f"{listed}\n\n{_EPILOG}",
     )
-    parser.intermixes = False  # the words after the command are its arguments
+    parser.intermixes = False  # words after the command are its arguments
     parser.set_defaults(main=_ctl, request=None)
     parser.add_argument(
         "-p",
@@ -295,7 +295,7 @@ def build_parser(parser_class: type[argparse.ArgumentParser], name: str) -> argp
 
 
 class _ParseRequest(argparse.Action):
-    """Action that parses the command and its arguments."""
+    """An action that parses the command and its arguments."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, _option: str | None = None
@@ -313,7 +313,7 @@ def _parse(parser_class: type[argparse.ArgumentParser], program: str | None, wor
 
 def _ctl(arguments: Any) -> int:
     request: Request | None = arguments.request
-    # Words after ``--`` are sent to the program as its own command.
+    # Words after ``--`` are sent to the program as one of its own commands.
     rest: tuple[str, ...] = arguments.command
     if request is None:
         if not rest:
@@ -321,7 +321,7 @@ def _ctl(arguments: Any) -> int:
         request = Request(arguments.program, "", rest)
     elif rest:
         if request.command:
-            raise UsageError(f"lifecycle ctl {request.command} takes nothing after --")
+            raise UsageError(f"lifecycle ctl {request.command} takes no arguments after --")
         request = Request(request.program, "", (*request.words, "--", *rest))
     try:
         return _run(request)
@@ -339,6 +339,6 @@ def _run(request: Request) -> int:
         return command.run(request)
     except _MISREAD as error:
         raise CliError(
-            f"the response of the program has an unexpected form ({printable(error_text(error))}); "
+            f"the program's response has an unexpected format ({printable(error_text(error))}); "
             "does the program use the same version of this library?"
         ) from error

@@ -1,6 +1,6 @@
-"""Functions that print responses: as coloured tables at a terminal if rich is installed, otherwise in plain columns.
+"""Functions that print responses. Tables are coloured at a terminal if rich is installed, and plain otherwise.
 
-Control characters in a program's texts are escaped, because a name may contain anything.
+Control characters received from a program are escaped, because names can contain any character.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ _COLOURS: Final = {
 _COLOUR: Final = re.compile("(\x1b\\[[0-9;]{0,40}m)")
 _STYLES: Final = {GREEN: "green", RED: "red", YELLOW: "yellow", DIM: "dim"}
 
-#: The maximum width of narrow columns, such as states and numbers. They are truncated last.
+#: The maximum width of narrow columns, such as states and numbers. These columns are truncated last.
 _NARROW: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under a heading."""
+    """A heading and the rows below it."""
 
     heading: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
 
     def plain(self) -> str:
-        """Return one row per line, in columns."""
+        """Return the rows as lines with aligned columns."""
         return columns([self.heading, *(tuple(map(printable, row)) for row in self.rows)])
 
     def rich(self) -> RichTable:
@@ -80,8 +80,8 @@ class Table:
         table = RichTable(box=None, pad_edge=False, header_style="bold")
         for at, name in enumerate(self.heading):
             width = max((len(row[at]) for row in self.rows), default=0)
-            # rich first narrows columns that may wrap, down to nothing. So no cell wraps, and each column has a minimum
-            # width. Text that still does not fit extends beyond the right edge.
+            # rich first narrows columns that can wrap, even to zero width. So no cell wraps, and each column has a
+            # minimum width. Text that still does not fit extends past the right edge.
             table.add_column(name, no_wrap=width <= _NARROW, min_width=min(max(width, len(name)), _NARROW))
         for row in self.rows:
             table.add_row(*(Text(printable(cell), _style(cell), no_wrap=True, overflow="ellipsis") for cell in row))
@@ -103,11 +103,11 @@ def show(table: Table) -> bool:
 
 
 def show_json(value: Any, *, line: bool = False) -> bool:
-    """Print JSON, on one line if ``line``. Returns False if the reader has closed the output."""
+    """Print JSON, on a single line if ``line`` is true. Returns False if the reader has closed the output."""
     try:
         text = json.dumps(value, indent=None if line else 2)
     except RecursionError:
-        raise CliError("the response of the program is nested too deeply") from None
+        raise CliError("the program's response is nested too deeply") from None
     return print_result(sys.stdout, f"{text}\n")
 
 
@@ -117,28 +117,28 @@ def show_text(text: str) -> bool:
 
 
 def show_output(messages: Iterable[Any]) -> None:
-    """Print the output of a program. Colours are kept, and other control sequences are escaped."""
+    """Print a program's output. Colours are kept, and other control sequences are escaped."""
     for message in messages:
         text = message.get("text") or f"\n({message.get('dropped')} characters are not shown)\n"
-        text = text.replace("\r\n", "\n")  # line endings of a process with its own terminal
+        text = text.replace("\r\n", "\n")  # line endings from a process with its own terminal
         pieces = _COLOUR.split(text) if has_colour(sys.stdout) else [text]
         kept = (piece if _COLOUR.fullmatch(piece) else printable(piece, "\n\t") for piece in pieces)
         write(sys.stdout, "".join(kept))
 
 
 def colour_state(text: str, state: str) -> str:
-    """Return ``text`` in the colour for ``state``."""
+    """Return ``text`` in the colour used for ``state``."""
     colour = _COLOURS.get(state)
     return paint(text, colour) if colour is not None and has_colour(sys.stdout) else text
 
 
 def width() -> int | None:
-    """Return the width of the terminal in characters; None if stdout is not a terminal."""
+    """Return the terminal's width in characters, or None if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
 
 
 def rich_console(*, errors: bool = False) -> Console | None:
-    """Return a rich console; None if the terminal has no colours, or rich is not installed."""
+    """Return a rich console, or None if the terminal has no colours or rich is not installed."""
     stream = sys.stderr if errors else sys.stdout
     if not has_colour(stream):
         return None
@@ -151,7 +151,7 @@ def rich_console(*, errors: bool = False) -> Console | None:
 
 @contextmanager
 def live(screen: Console) -> Generator[Callable[[Table], None]]:
-    """Return a function that draws a table over the previous one."""
+    """Return a function that draws each table over the previous table."""
     from rich.live import Live
 
     with Live(console=screen, auto_refresh=False, vertical_overflow="ellipsis") as drawing:

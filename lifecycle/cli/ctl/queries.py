@@ -36,13 +36,13 @@ __all__ = [
 ]
 
 _COUNTS: Final = ("handled", "failed", "dropped", "held")
-#: The maximum number of seconds to wait for the responses of all programs.
+#: The maximum number of seconds to wait for responses from all programs.
 PS_TIMEOUT: Final = 5.0
-#: The maximum size in bytes of a program's description. It usually has a few hundred.
+#: The maximum size of a program's description, in bytes. It is usually a few hundred bytes long.
 _LARGEST_DESCRIPTION: Final = 64 * 1024
-#: The latest plausible start of a program, in seconds since 1970.
+#: The latest plausible start time of a program, in seconds since 1970.
 _LATEST_START: Final = 1e11
-#: The number of past events that are shown first.
+#: The number of past events to show first.
 _RECENT: Final = 10
 #: The number of seconds after which an unfinished event is shown.
 SLOW: Final = 1.0
@@ -71,7 +71,7 @@ def ps(request: Request) -> int:
 
 
 def _ask(programs: list[Program]) -> list[tuple[Program, dict[str, Any]]]:
-    """Return the description of each program. All requests are sent before the first response is read."""
+    """Return each program's description. All requests are sent before the first response is read."""
     until = monotonic() + PS_TIMEOUT
     with ExitStack() as stack:
         exchanges: list[tuple[Program, Exchange]] = []
@@ -79,7 +79,7 @@ def _ask(programs: list[Program]) -> list[tuple[Program, dict[str, Any]]]:
             try:
                 exchange = Exchange(program, "/api/program", timeout=PS_TIMEOUT)
             except GoneError:
-                continue  # the program has just ended
+                continue  # the program has just exited
             exchanges.append((program, stack.enter_context(exchange)))
         return [(program, _description(exchange, until)) for program, exchange in exchanges]
 
@@ -121,19 +121,19 @@ def _route(route: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _shared(route: dict[str, Any]) -> str:
-    """Return the lane if other routes share it."""
+    """Return the lane if it is shared by several routes."""
     lane = route.get("lane", "")
     return "" if lane == route["pattern"] else str(lane)
 
 
 def commands(request: Request) -> int:
-    """List the commands of the program."""
+    """List the program's commands."""
     answer = {"commands": choose(request.program).get("/api/commands")}
     return _show(request, answer, lambda answer: show_commands(answer["commands"]))
 
 
 def show_commands(answer: Any) -> None:
-    """Print one line per command, with the first line of its help."""
+    """Print each command on one line, with the first line of its help."""
     rows = [
         (", ".join((each.get("usage") or each["name"], *each["aliases"])), *each["help"].strip().splitlines()[:1])
         for each in answer
@@ -142,7 +142,7 @@ def show_commands(answer: Any) -> None:
 
 
 def explain(request: Request) -> int:
-    """Explain which handlers receive events of a topic, or why no handler does."""
+    """Explain which handlers receive events with a given topic, or why no handler does."""
     return _show(
         request, choose(request.program).get("/api/explain", topic=request.arguments["topic"]), _show_explanation
     )
@@ -161,7 +161,7 @@ def diagram(request: Request) -> int:
 
 
 def stacks(request: Request) -> int:
-    """Show the stacks of all threads and tasks, or of one task."""
+    """Show the stacks of all threads and tasks, or of a single task."""
     task = request.arguments["task"]
     show_text(choose(request.program).text("/api/stacks", **({} if task is None else {"task": task})))
     return DONE
@@ -186,7 +186,7 @@ def _place(task: dict[str, Any]) -> str:
 
 
 def logs(request: Request) -> int:
-    """Show the last lines of a process. With -f, continue until Ctrl+C, or until the reader or the program ends."""
+    """Show a process's last lines. With -f, continue until Ctrl+C, or until the reader or the program is gone."""
     client = choose(request.program)
     query = {"worker": request.arguments["name"], "lines": request.arguments["lines"]}
     if not request.arguments["follow"]:
@@ -199,7 +199,7 @@ def logs(request: Request) -> int:
                 _show_lines(message)
         if stream.unread:
             return DONE
-    stderr_console().warning(f"{client.name} has ended")
+    stderr_console().warning(f"{client.name} has exited")
     return FAILED
 
 
@@ -221,8 +221,8 @@ def _show(request: Request, answer: Any, show_answer: Callable[[Any], None]) -> 
 
 
 def trace(request: Request) -> int:
-    """Show an event, its causes and its results."""
-    from urllib.parse import quote  # imported late, so that `ps` starts quickly
+    """Show an event with its causes and results."""
+    from urllib.parse import quote  # imported here so that `ps` starts quickly
 
     number = request.arguments["id"].removeprefix("#")
     return _show(request, choose(request.program).get(f"/api/trace/{quote(number, safe='')}"), _show_trace)
@@ -235,10 +235,10 @@ def _show_trace(answer: Any) -> None:
 
 
 def tail(request: Request) -> int:
-    """Show events until Ctrl+C, or until the reader closes the output. It is a failure if the program ends first."""
+    """Show events until Ctrl+C or the reader closes the output. If the program exits first, this is a failure."""
     client = choose(request.program)
     pattern = request.arguments["pattern"]
-    # The stream is opened first, so that no event is missed.
+    # Open the stream first, so that no event is missed.
     with client.stream("/api/events/stream", sys.stdout, pattern=pattern) as stream:
         past = client.get("/api/events", pattern=pattern, limit=_RECENT)
         if request.json:
@@ -247,7 +247,7 @@ def tail(request: Request) -> int:
             lines = (print_result(sys.stdout, f"{_line(message)}\n") for message in _completed(stream, past))
         if not all(lines) or stream.unread:
             return DONE
-    stderr_console().warning(f"{client.name} has ended")
+    stderr_console().warning(f"{client.name} has exited")
     return FAILED
 
 
@@ -264,7 +264,7 @@ def _every_change(stream: Stream, past: Sequence[Any]) -> Iterator[Any]:
 
 
 def _completed(stream: Stream, past: Sequence[Any]) -> Iterator[Any]:
-    """Yield each event once, when it has ended. Slow events are also yielded before they end."""
+    """Yield each event once, when it has been handled. Slow events are also yielded while they are being handled."""
     buffer = EntryBuffer()
     yield from buffer.add(past)
     while not stream.ended:
@@ -273,14 +273,14 @@ def _completed(stream: Stream, past: Sequence[Any]) -> Iterator[Any]:
 
 
 class EntryBuffer:
-    """Unfinished events that are held back briefly."""
+    """Unfinished events that are held back for a short time."""
 
     def __init__(self) -> None:
-        # By id, in the order of their last changes. Each value has the time at which the event is shown.
+        # By ID, in the order of their latest changes. Each value contains the time when the event will be shown.
         self._entries: dict[int, tuple[float, Any]] = {}
 
     def add(self, messages: Sequence[Any]) -> Iterator[Any]:
-        """Yield the messages that can be shown now, and hold back the others."""
+        """Yield messages that can be shown now, and hold back the rest."""
         for message in messages:
             self._entries.pop(message.get("id"), None)
             if message.get("what") in _IN_PROGRESS:
@@ -295,7 +295,7 @@ class EntryBuffer:
             yield message
 
     def timeout(self) -> float | None:
-        """Return the seconds until the next event is due; None if none is held back."""
+        """Return the number of seconds until the next event is due, or None if no event is held back."""
         if not self._entries:
             return None
         at, _ = next(iter(self._entries.values()))
@@ -303,7 +303,7 @@ class EntryBuffer:
 
 
 def entry_line(entry: dict[str, Any], *, depth: int = 0, whole: bool = False, width: int | None = None) -> str:
-    """Return one line for an event, cut to ``width`` characters. ``depth`` indents the topic.
+    """Format an event as one line, truncated to ``width`` characters. ``depth`` indents the topic.
 
     Long texts are shortened unless ``whole`` is true.
     """
@@ -317,7 +317,7 @@ def entry_line(entry: dict[str, Any], *, depth: int = 0, whole: bool = False, wi
 
 
 def _details(entry: dict[str, Any], *, whole: bool) -> list[str]:
-    """Return details of an event, such as its handler, duration and error."""
+    """Return an event's details, such as its handler, duration and error."""
     parts: list[str] = []
     if entry.get("into") is not None:
         parts.append(f"into #{entry['into']}")

@@ -1,4 +1,4 @@
-"""`lifecycle ctl status`: the state of a program as a table, once or continuously."""
+"""`lifecycle ctl status`: a program's state as a table, shown once or continuously."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 __all__ = ["Node", "Tree", "details", "is_shown", "state_table", "status"]
 
 _HEADING: Final = ("name", "kind", "status", "")
-#: The number of seconds between redraws of a table at a terminal. Redrawing keeps its durations current.
+#: The number of seconds between redraws of a table at a terminal. Redrawing keeps the displayed durations current.
 _REDRAW_INTERVAL: Final = 1.0
 
 Node: TypeAlias = dict[str, Any]
 
-#: The statistics of a pool that the table shows; the others are for diagrams.
+#: The pool statistics shown in the table. The rest are for diagrams.
 _STATS: Final = ("idle", "busy", "degraded", "starting", "stopping", "queued")
 
 
 def status(request: Request) -> int:
-    """Show the state. With --watch, continue until Ctrl+C, or until the reader or the program ends."""
+    """Show the state. With --watch, continue until Ctrl+C, the reader closes the output, or the program exits."""
     client = choose(request.program)
     watching = request.arguments["watch"]
     if not watching:
@@ -42,12 +42,12 @@ def status(request: Request) -> int:
         read = _as_json(client, stream) if request.json else _as_it_changes(stream, client.name)
         if not read or stream.unread:
             return DONE
-    stderr_console().warning(f"{client.name} has ended")
+    stderr_console().warning(f"{client.name} has exited")
     return FAILED
 
 
 def _as_json(client: Client, stream: Stream) -> bool:
-    """Print the whole state as one line after each change. Returns False if the reader has closed the output."""
+    """Print the complete state on one line after each change. Returns False if the reader has closed the output."""
     while not stream.ended:
         # Changes that arrive together produce one line.
         if stream.take() and not show_json(client.get("/api/state"), line=True):
@@ -56,7 +56,7 @@ def _as_json(client: Client, stream: Stream) -> bool:
 
 
 def _as_it_changes(stream: Stream, name: str) -> bool:
-    """Redraw a table, or print a line per change. Returns False if the reader has closed the output."""
+    """Redraw a table, or print a line for each change. Returns False if the reader has closed the output."""
     tree, screen = Tree(), rich_console()
     if screen is not None:
         with live(screen) as draw:
@@ -69,7 +69,7 @@ def _as_it_changes(stream: Stream, name: str) -> bool:
 
 
 def _lines(message: Any, shown: dict[str, str]) -> str:
-    """Return a line for each node whose text differs from the one in ``shown``."""
+    """Return a line for each node whose text has changed since ``shown``."""
     texts = {name: _describe(node) for name, node in message["nodes"].items()}
     new = {name: text for name, text in texts.items() if shown.get(name) != text}
     shown |= texts
@@ -82,7 +82,7 @@ def _describe(node: Node | None) -> str:
 
 
 def state_table(tree: Tree, name: str) -> Table:
-    """Return the table of a program with this name."""
+    """Return the table for the program with this name."""
     return Table(_HEADING, [_row(depth, node, name) for depth, node in tree.walk(is_shown)])
 
 
@@ -92,20 +92,20 @@ def _row(depth: int, node: Node, program: str) -> tuple[str, ...]:
 
 
 class Tree:
-    """The components of a program as a tree of nodes, updated by messages."""
+    """A program's components as a tree of nodes, updated by messages."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
 
     @classmethod
     def of_program(cls, client: Client) -> Tree:
-        """Return the current components of a program."""
+        """Return a program's current components."""
         tree = cls()
         tree.update([client.get("/api/nodes")])
         return tree
 
     def update(self, messages: Iterable[Any]) -> dict[str, Node | None]:
-        """Apply messages, and return the changed nodes. A removed node is None."""
+        """Apply messages, and return the changed nodes. The value for a removed node is None."""
         changed: dict[str, Node | None] = {}
         for message in messages:
             changed |= message["nodes"]
@@ -121,7 +121,7 @@ class Tree:
     ) -> Iterator[tuple[int, Node]]:
         """Yield nodes with their depth, parents before children. ``is_shown`` receives a node and its parent.
 
-        The children of a hidden node take its place.
+        A hidden node is replaced by its children.
         """
         children: dict[str | None, list[Node]] = {}
         for node in self._nodes.values():
@@ -150,7 +150,7 @@ class Tree:
 
 
 def is_shown(node: Node, parent: Node | None = None) -> bool:
-    """Return whether the table shows a node. It hides uninteresting nodes, and routes, which have their own command."""
+    """Return whether the table shows a node. It hides routes, which have their own command, and other minor nodes."""
     match node["kind"]:
         case "route" | "tap":
             return False
@@ -167,7 +167,7 @@ def is_shown(node: Node, parent: Node | None = None) -> bool:
 
 
 def details(node: Node) -> str:
-    """Return details other than name and status; empty for most healthy nodes."""
+    """Return details beyond the name and status. Most healthy nodes have none."""
     describe = _DETAILS.get(node["kind"])
     found = [*describe(node)] if describe is not None else []
     if error := node.get("error"):
@@ -181,7 +181,7 @@ def _name(node: Node) -> str:
 
 
 def _kind(node: Node) -> str:
-    """Return the class or type of a component, otherwise its kind."""
+    """Return a component's class or type, or its kind if it has neither."""
     if node["kind"] == "component":
         return "store" if "store" in node else str(node.get("class", "component"))
     return str(node["type"] if node["kind"] in ("worker", "item") else node["kind"])
@@ -254,12 +254,12 @@ def _queue(node: Node) -> Iterator[str]:
 
 
 def _counts(node: dict[str, Any], **names: str) -> Iterator[str]:
-    """Yield each field that is not zero, with its name."""
+    """Yield each nonzero field with its name."""
     yield from (f"{node[field]} {name}" for field, name in names.items() if node.get(field))
 
 
 def _plurals(node: dict[str, Any], **names: str) -> Iterator[str]:
-    """Yield each field that is not zero, with its noun in the singular or plural."""
+    """Yield each nonzero field with its noun in the singular or plural."""
     yield from (plural(count, name) for field, name in names.items() if (count := node.get(field)))
 
 

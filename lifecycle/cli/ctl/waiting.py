@@ -1,4 +1,4 @@
-"""Waiting for a program to carry out a command, and showing what it waits for."""
+"""Waiting for a program to execute a command, with progress output."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["RestartProgress", "StopProgress", "Wait", "bar"]
 
-#: The number of seconds before the progress is shown. Most commands end sooner, without a stream.
+#: The number of seconds before progress is shown. Most commands finish sooner and need no stream.
 QUIET: Final = 0.3
-#: The states of workers that have not ended.
+#: Worker states other than final states.
 _ALIVE: Final = ("pending", "starting", "running", "suspended", "stopping")
-#: The maximum number of workers that are listed by name.
+#: The maximum number of workers to list by name.
 _NAMED: Final = 3
 
 
@@ -35,14 +35,14 @@ class _Progress(Protocol):
 
 
 class Wait:
-    """A wait for a program. It is silent for a short time, and then shows the progress. Use it as a context manager.
+    """A wait for a program. Progress is shown after a short delay. Use it as a context manager.
 
     Args:
-        client: the client of the program.
+        client: the program's client.
         doing: the command, for messages.
-        timeout: the maximum number of seconds for the whole wait; None means no limit.
-        tree: the components of the program at the start.
-        progress: counts what is left in the tree. Without it, only one message is shown.
+        timeout: the maximum number of seconds for the entire wait. None means no limit.
+        tree: the program's components at the start.
+        progress: counts the remaining items in the tree. If omitted, only one message is shown.
     """
 
     def __init__(
@@ -72,15 +72,15 @@ class Wait:
         self._resources.close()
 
     def left(self, most: float) -> float:
-        """Return the remaining seconds, but at most ``most``."""
+        """Return the number of seconds left, up to ``most``."""
         remaining = self._remaining()
         return most if remaining is None else min(most, remaining)
 
     def until(self, other: Readable | None) -> None:
-        """Wait until ``other`` can be read, or the program has closed its socket. None means only the latter.
+        """Wait until ``other``, if given, is readable, or the program has closed its socket.
 
         Raises:
-            CliError: if the timeout passes first.
+            CliError: if the timeout expires first.
         """
         others = () if other is None else (other,)
         if self._draw is None and others and is_readable(others, self.left(QUIET)):
@@ -88,7 +88,7 @@ class Wait:
         try:
             stream = self._opened()
         except CliError as error:
-            # Without the stream, the command is still being carried out.
+            # Even if the stream has ended, the command is still running.
             if isinstance(error, GoneError) and not isinstance(error, SilentError):
                 return
             if not others:
@@ -125,7 +125,7 @@ class Wait:
     def _late(self) -> CliError:
         left = f", waiting for {self._left}" if self._left else ""
         return CliError(
-            f"not done within {self._timeout:g} s: {self._doing}{left}; {self._client.name} continues with it"
+            f"not done within {self._timeout:g} s: {self._doing}{left}; {self._client.name} is still working on it"
         )
 
 
@@ -133,13 +133,13 @@ class Wait:
 
 
 class StopProgress:
-    """Counts the events, tasks and workers that must still end before a program stops."""
+    """Counts the events, tasks and workers that must finish before a program stops."""
 
     def __init__(self) -> None:
         self._most = 0
 
     def of(self, tree: Tree) -> tuple[int, int, str]:
-        """Return the number of ended items, the total, and a description of the rest."""
+        """Return the number of finished items, the total, and a description of the rest."""
         lanes = tree.of("lane")
         events = sum(int(lane.get("waiting") or 0) + int(lane.get("running") or 0) for lane in lanes)
         tasks = sum(len(life.get("tasks") or ()) for life in tree.of("lifetime"))
@@ -151,7 +151,7 @@ class StopProgress:
 
 
 def _named(workers: list[str]) -> list[str]:
-    """Return the workers' names if there are only a few, otherwise their number."""
+    """List the workers' names if there are only a few, or return their number."""
     if len(workers) > _NAMED:
         return [plural(len(workers), "worker")]
     return [f"worker {printable(name)}" for name in workers]
@@ -187,7 +187,7 @@ def _run_of(node: Node) -> tuple[Any, ...]:
 
 @contextmanager
 def bar(doing: str) -> Generator[Callable[[int, int, str], None]]:
-    """Show progress on stderr: as a bar at a terminal, otherwise as lines. The bar is removed when the block ends."""
+    """Show progress on stderr, as a bar at a terminal, otherwise as lines. The bar is removed after the block."""
     screen = rich_console(errors=True)
     with _lines(doing) if screen is None else _drawn(doing, screen) as show:
         yield show
@@ -199,7 +199,7 @@ def _lines(doing: str) -> Generator[Callable[[int, int, str], None]]:
 
     def show(done: int, _whole: int, left: str) -> None:
         nonlocal shown, farthest
-        # The count can drop if a worker restarts repeatedly.
+        # The count can decrease if a worker restarts repeatedly.
         if left and left != shown and done >= farthest:
             shown, farthest = left, done
             stderr_console().info(f"{doing}: waiting for {left}")

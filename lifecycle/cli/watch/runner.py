@@ -355,7 +355,7 @@ class Runner:
             alert(text, bell=bell, notify=notify)
 
     def _report_end(self, text: str, status: int) -> None:
-        """Report an exit that the supervisor does not follow with a restart. ``--exit-on-error`` may make it the last run."""
+        """Report an exit that is not followed by an automatic restart. With ``--exit-on-error``, it may be the last."""
         failed = status != DONE
         if self._settings.exit_on_error:
             self.exit_status = status

@@ -284,7 +284,7 @@ class Settings:
         if self.quiet and self.verbose:
             raise UsageError("--quiet hides what --verbose prints; remove one of them")
         if self.exit_on_error and self.restart != "never":
-                        raise UsageError(
+            raise UsageError(
                 "--exit-on-error exits when a run fails, but --restart starts another run; remove one of them"
             )
         if self.secret_env and not self.webhook:

@@ -48,7 +48,7 @@ def test_cut_stream_ends_with_last_complete_message(sockets: Path, capsys: pytes
         assert main(["ctl", "tail"]) == 1
     out, err = capsys.readouterr()
     assert out == "(3 events are not shown)\n"
-    assert err == "[lifecycle] app has ended\n"
+    assert err == "[lifecycle] app has exited\n"
 
 
 # -- tail ----------------------------------------------------------------------------------------------------------
@@ -111,7 +111,8 @@ def test_process_that_does_not_end_is_waited_for_with_timeout(
         assert main(["ctl", "stop", *options]) == 1
     shown = capsys.readouterr()
     expected = (
-        f"the program has stopped, but its process (pid {os.getpid()}) is still running: it has not ended within 0.01 s"
+        f"the program has stopped, but its process (pid {os.getpid()}) is still running: "
+        "it has not exited within 0.01 s"
     )
     if options:
         assert json.loads(shown.out)["error"] == expected

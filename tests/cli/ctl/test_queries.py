@@ -126,11 +126,11 @@ def test_silent_program_does_not_block(
 @pytest.mark.parametrize(
     ("given", "report"),
     [
-        (answer("[" * 500_000, length=500_000), "more than 65536 bytes"),
+        (answer("[" * 500_000, length=500_000), "exceeds 65536 bytes"),
         (answer("[" * 60_000), "not JSON"),
         (answer('{"deep": ' + "[" * 900 + "]" * 900 + "}"), ""),
         (answer("[]"), "does not describe a program"),
-        (answer('{"name": "' + "x" * 100_000 + '"}'), "more than 65536 bytes"),
+        (answer('{"name": "' + "x" * 100_000 + '"}'), "exceeds 65536 bytes"),
         (answer('{"started_at": 1e999, "pid": {}}'), ""),
         (answer('{"started_at": 1' + "0" * 400 + "}"), ""),
         (answer('{"error": "no"}', status=500), "no"),
@@ -233,18 +233,18 @@ def test_silent_programs_share_one_timeout(
 @pytest.mark.parametrize(
     ("given", "report"),
     [
-        (b"", "the program ended before it responded"),
-        (b"HTTP/1.0 200 OK\r\nConte", "the program ended before it responded"),
-        (answer("[", length=20), "the program ended before it responded"),
-        (answer("[} "), "the response of the program is not JSON: b'[} '"),
-        (answer("[" * 100_000), "the response of the program is not JSON: b'[[["),
-        (answer(b"\xff\xfe"), "the response of the program is not JSON"),
+        (b"", "the program exited before it responded"),
+        (b"HTTP/1.0 200 OK\r\nConte", "the program exited before it responded"),
+        (answer("[", length=20), "the program exited before it responded"),
+        (answer("[} "), "the program's response is not JSON: b'[} '"),
+        (answer("[" * 100_000), "the program's response is not JSON: b'[[["),
+        (answer(b"\xff\xfe"), "the program's response is not JSON"),
         (b"SSH-2.0-OpenSSH\r\n\r\n", "the listening program does not use this library; it responded 'SSH-2.0-OpenSSH'"),
         (b"HTTP/1.0 abc\r\n\r\n", "the listening program does not use this library"),
         (answer('{"error": "no such \\u001b[2Jthing"}', status=404), r"no such \x1b[2Jthing"),
         (answer("[]", status=500), "the program refused the request with status 500"),
         (answer("", status=503), "the program refused the request with status 503"),
-        (b"x" * 200_000, "the program ended before it responded"),
+        (b"x" * 200_000, "the program exited before it responded"),
     ],
     ids=range(12),
 )
@@ -284,7 +284,7 @@ def test_json_of_another_form_is_a_failure_in_one_line(
     with speaker(sockets / "app.sock", *answers):
         status, _, err = said(capsys, *words.split())
     assert status == 1
-    assert err.startswith("[lifecycle] the response of the program has an unexpected form (")
+    assert err.startswith("[lifecycle] the program's response has an unexpected format (")
     assert err.count("\n") == 1
 
 

@@ -279,7 +279,7 @@ def test_ctrl_c_leaves_a_command_running_and_stop_shows_its_progress(env: Env, h
         with Asking(env, "stop") as stop:
             stop.until("stopping shop: waiting for 1 event")
             program.process.send_signal(signal.SIGUSR1)
-            assert "shop has ended" in stop.rest()
+            assert "shop has exited" in stop.rest()
         # The program's parent is the test, which has not reaped it yet.
         assert psutil.Process(program.process.pid).status() == psutil.STATUS_ZOMBIE
         program.rest()
@@ -290,7 +290,7 @@ def test_timeout_ends_the_wait_and_names_what_is_left(env: Env, here: Ask) -> No
         status, _, err = here("emit", "hold/it", "--timeout", "0.5")
         assert status == 1
         assert "waiting for shop to finish: emit hold/it" in err
-        assert "not done within 0.5 s: emit hold/it; shop continues with it" in err
+        assert "not done within 0.5 s: emit hold/it; shop is still working on it" in err
         status, out, err = here("stop", "--timeout", "1", "--json")
         assert status == 1
         assert "not done within 1 s: stopping shop, waiting for 1 event" in json.loads(out)["error"]
@@ -308,9 +308,9 @@ def test_kill_of_the_program_ends_the_waiting(env: Env, here: Ask) -> None:
         attached.expect_exact("shop>")
         tail.until("hold/it")
         program.process.kill()
-        assert "shop has ended" in tail.rest(1)
-        assert "the program ended before it responded" in waiting.rest(1)
-        assert "shop has ended" in ends(attached)
+        assert "shop has exited" in tail.rest(1)
+        assert "the program exited before it responded" in waiting.rest(1)
+        assert "shop has exited" in ends(attached)
         program.rest(-signal.SIGKILL)
     assert here("status")[0] == 4
 
@@ -324,7 +324,7 @@ def test_own_stop_command_is_not_waited_for_and_terminate_shows_progress(env: En
         with at_terminal(env, "terminate") as terminate:
             terminate.expect(r"stopping shop .*━.*1 event")
             program.process.send_signal(signal.SIGUSR1)
-            terminate.expect_exact("shop has ended")
+            terminate.expect_exact("shop has exited")
             ends(terminate)
         program.rest()
 
@@ -355,7 +355,7 @@ def test_program_in_the_current_directory_needs_no_name(
         monkeypatch.chdir(places[2])
         status, _, err = here("status")
         assert status == 2
-        assert "several programs are running, and none of them in this directory; select one with -p:" in err
+        assert "several programs are running, but none in this directory; select one with -p:" in err
         assert [line.split()[-1] for line in err.splitlines()[1:]] == [str(place) for place in places[:2]]
 
 
@@ -407,7 +407,7 @@ def test_processes_of_up_have_logs_and_are_stopped_and_started(env: Env, here: A
             status, _, err = here("logs", "nobody")
             assert (status, "no worker is called 'nobody'; there is " in err) == (1, True)
             assert here("stop")[0] == 0
-            assert "has ended" in following.rest(1)
+            assert "has exited" in following.rest(1)
         program.rest()
 
 
@@ -443,7 +443,7 @@ def test_a_stop_of_a_lifetime_inside_another_program_reports_that_the_program_co
         assert status == 1
         assert out == "this lifetime ends; the program that runs its event loop continues, so stop that program too\n"
         pid = program.process.pid
-        assert f"the program has stopped, but its process (pid {pid}) is still running: other code runs its" in err
+        assert f"the program has stopped, but its process (pid {pid}) is still running: other code started its" in err
         program.until("serving")
         assert "the lifetime stops (cancel), but not the program that runs this event loop" in program.text
         assert program.process.poll() is None

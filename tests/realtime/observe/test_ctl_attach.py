@@ -70,7 +70,7 @@ def test_attach_opens_the_prompt_of_the_program(env: Env, shop: Running) -> None
         child.expect(r"\x1b\[[JK]")
         child.send("\x03")
         child.expect_exact("press Ctrl+D to leave the prompt; shop keeps running")
-        assert "has ended" not in leaves(child)
+        assert "has exited" not in leaves(child)
     shop.process.send_signal(signal.SIGUSR1)
     shop.until("shipped alpha")
     assert shop.process.poll() is None
