@@ -28,7 +28,7 @@ exit status:
   0  done, or stopped on request
   1  failed, or was forced to exit
   2  usage error
-  3  configuration error: a wrong file, path or environment variable
+  3  configuration error: an invalid file, path or environment variable
   4  program not found (ctl)
 
 If a process of `up` or `run` fails, its exit status is used.
@@ -38,20 +38,20 @@ example:
   lifecycle watch src --ext py,html --on '*.html=reload' -- gunicorn app:app
 
 prompt:
-  suspend    freeze the command, or stop it if it is not ready
-  resume     continue the command, or restart it if something has changed
-  hold       collect changes without acting on them; the command continues
-  release    act once on all held changes
+  suspend    suspend the command, or stop it if it is not ready
+  resume     resume the command, or restart it if something has changed
+  hold       hold changes until release; the command keeps running
+  release    react once to all held changes
   reload     react as if a file had changed
   restart    restart the command
   status     show the state of the command
   help       list the commands of the prompt
-  terminate  freeze the command, stop it and quit
+  terminate  suspend the command, then stop it and quit
   quit       stop the command and quit
 
 environment of the command:
   LIFECYCLE_CHANGES      changed paths as JSON, truncated if too long
-  LIFECYCLE_CHANGES_CUT  number of changes left out
+  LIFECYCLE_CHANGES_CUT  number of omitted changes
   LIFECYCLE_ATTEMPT      number of the start, from 1
   LIFECYCLE_PREV_EXIT    exit code of the previous run, negative for a signal
   LIFECYCLE_RESUME_ID    ID that stays the same for all runs
@@ -68,7 +68,7 @@ examples:
   lifecycle up -c web=2,worker=4 -e test.env
 
 environment of each process:
-  PORT                 5000 for the first line of a Procfile, 5100 for the next
+  PORT                 5000 for the first process in a Procfile, 5100 for the next
   PYTHONUNBUFFERED     1 unless already set
   LIFECYCLE_ATTEMPT    number of the start, from 1
   LIFECYCLE_PREV_EXIT  exit code of the previous run, negative for a signal
@@ -76,7 +76,7 @@ environment of each process:
 
 environment:
   NO_COLOR  print without colours
-  PORT      port for the first line of a Procfile [default: 5000]
+  PORT      port for the first process in a Procfile [default: 5000]
 """
 _RUN = """\
 examples:
@@ -84,7 +84,7 @@ examples:
   lifecycle run shop.app:create --factory
 
 environment:
-  LIFECYCLE_DEBUG  set to 1 to print tracebacks of expected failures too
+  LIFECYCLE_DEBUG  set to 1 to print tracebacks for expected failures
   NO_COLOR         print without colours
 """
 _SEND = """\
@@ -94,7 +94,7 @@ example:
 
 exit status:
   0  the response status is 2xx
-  1  the response has any other status, or no data arrived for 30 seconds
+  1  any other response status, or no data for 30 seconds
 """
 _INBOX = """\
 examples:
@@ -108,7 +108,7 @@ examples:
   lifecycle flows show postgresql://deploy@db.example/jobs order-7
 
 environment:
-  PGPASSWORD  password for PostgreSQL, in place of ~/.pgpass
+  PGPASSWORD  password for PostgreSQL, used instead of ~/.pgpass
 """
 
 #: The help text and an example for each subcommand.
@@ -124,7 +124,7 @@ _FLOWS_COMMANDS = {
     "diagram": ("draw flows as a Mermaid diagram", "app.db order-7 --flow app:order"),
     "suspend": ("ask the processes that run flows to start no more tasks", "app.db order-7"),
     "resume": ("ask the processes that suspended flows to continue", "app.db order-7"),
-    "retry": ("reset failed flows, so that they run again", "app.db order-7"),
+    "retry": ("reset failed flows so that they run again", "app.db order-7"),
     "dead": ("list dead letters: jobs and sent events that failed too often", "app.db"),
     "replay": ("deliver dead letters of sent events again", "app.db order-7/mail/1/1"),
     "drop": ("remove dead letters of sent events", "app.db dead"),
@@ -148,7 +148,7 @@ class Arguments(argparse.Namespace):
     main: Callable[[Arguments], int]
     #: The words after ``--``.
     command: tuple[str, ...]
-    #: The error to raise if there are words after ``--``, which replace ``{}``. Empty if the command accepts them.
+    #: The error to raise if there are words after ``--``. The words replace ``{}``. Empty if the command accepts words.
     no_command: str = ""
     #: Components that run alongside the command started by `watch`.
     beside: tuple[object, ...] = ()
@@ -192,7 +192,7 @@ def build_parser(first: str = "") -> argparse.ArgumentParser:
         action=_Completions,
         choices=SCRIPTS,
         metavar="SHELL",
-        help="print the completions for bash, zsh or fish, and exit",
+        help="print the completion script for bash, zsh or fish, and exit",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_CommandParser)
     adding = {
@@ -204,7 +204,7 @@ def build_parser(first: str = "") -> argparse.ArgumentParser:
         "inbox": _add_inbox,
         "flows": _add_flows,
     }
-    # We build all parsers only for the general help, because building them is slow.
+    # Building a parser is slow, so all of them are built only for the general help.
     for add in [adding[first]] if first in adding else adding.values():
         add(commands)
     return parser
@@ -241,7 +241,7 @@ def _add_watch(commands: Any) -> None:
         type=_typed(options.paths),
         action=_Collect,
         metavar="PATH",
-        help="another way to give PATH",
+        help="same as PATH",
     )
     _add_options(parser, OPTIONS)
 
@@ -258,17 +258,17 @@ def _add_up(commands: Any) -> None:
     parser = commands.add_parser(
         "up",
         usage="lifecycle up [options] [NAME ...]",
-        help="run the processes of a Procfile or a TOML file",
-        description="Run the processes of FILE together, and stop them together. Without -f, use the Procfile, "
+        help="run the processes in a Procfile or a TOML file",
+        description="Start and stop the processes defined in FILE together. Without -f, use the Procfile, "
         "lifecycle.toml with tables [up.NAME], or pyproject.toml with tables [tool.lifecycle.up.NAME].",
         epilog=_UP,
     )
-    parser.set_defaults(main=_up, no_command="lifecycle up takes no command; write {} into a Procfile")
+    parser.set_defaults(main=_up, no_command="lifecycle up takes no command; add {} to a Procfile")
     parser.add_argument(
         "names",
         nargs="*",
         metavar="NAME",
-        help="run only these processes, and those that they depend on [default: all]",
+        help="run only these processes and their dependencies [default: all]",
     )
     _add_options(parser, OPTIONS)
 
@@ -317,10 +317,10 @@ def _add_webhook(commands: Any) -> None:
         "send",
         usage="lifecycle webhook send URL --scheme SCHEME --secret-env NAME [options]",
         help="sign a request, send it and print the response",
-        description="Sign the data, POST it to URL, and print the status and the body of the response.",
+        description="Sign the data, POST it to URL, and print the response's status and body.",
         epilog=_SEND,
     )
-    parser.set_defaults(main=_send, no_command="lifecycle webhook send takes no command; give {} as --data")
+    parser.set_defaults(main=_send, no_command="lifecycle webhook send takes no command; pass {} with --data")
     parser.add_argument("url", metavar="URL", help="send the request to this address")
     parser.add_argument(
         "--scheme",
@@ -409,7 +409,7 @@ def _add_flows(commands: Any) -> None:
             parser.add_argument(
                 "--flow",
                 metavar="MODULE:ATTRIBUTE",
-                help="import the definition of the flow, and draw its links and nested flows",
+                help="import the flow's definition, and draw its links and nested flows",
             )
     group.set_defaults(
         main=_flows, ids=(), json=False, flow=None, no_command="lifecycle flows takes no command after --"
@@ -423,7 +423,7 @@ def _flows(arguments: Arguments) -> int:
 
 
 def _add_group(commands: Any, name: str, described: str, epilog: str) -> tuple[Any, Any]:
-    """Add a command with subcommands. Return its parser, and the object to which the subcommands are added."""
+    """Add a command with subcommands. Return its parser and the object to add the subcommands to."""
     parser = commands.add_parser(
         name,
         usage=f"lifecycle {name} COMMAND ...",
@@ -523,7 +523,7 @@ def _add_option(group: Any, option: Option) -> None:
 
 
 def _typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Wrap ``read`` for argparse, which shows the message of an `ArgumentTypeError` but not that of a `ValueError`."""
+    """Wrap ``read`` for argparse, which shows the messages of `ArgumentTypeError` but not of `ValueError`."""
 
     def typed(text: str) -> Any:
         try:
@@ -556,7 +556,7 @@ def _print_and_exit(text: str) -> NoReturn:
 
 
 class _Version(argparse.Action):
-    """An action that prints the version. Looking it up is slow, so we do it only on request."""
+    """An action that prints the version. It is looked up only on request, because this is slow."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         from importlib.metadata import PackageNotFoundError, version

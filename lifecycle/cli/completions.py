@@ -1,7 +1,7 @@
-"""Completion of command lines in bash, zsh and fish.
+"""Command line completion for bash, zsh and fish.
 
-The scripts call `lifecycle --candidates WORD ...` for each completion, so they also know the running programs, their
-commands and their workers.
+For each completion, the scripts call `lifecycle --candidates WORD ...`. This also completes the names of running
+programs, their commands and their workers.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["SCRIPTS", "candidates"]
 
-#: Seconds within which a program must answer.
+#: The timeout, in seconds, for responses from programs.
 _TIMEOUT: Final = 1.0
-#: Commands of `lifecycle ctl` whose arguments are those of another command.
+#: Commands of `lifecycle ctl` that take the same arguments as another command.
 _LIKE: Final = {"logs": "start", "stacks": "cancel"}
 
-#: The script for each shell. Without candidates, files are completed.
+#: The script for each shell. If there are no candidates, it completes file names.
 SCRIPTS: Final = {
     "bash": """\
 _lifecycle() {
@@ -47,7 +47,7 @@ complete -c lifecycle -a '(lifecycle --candidates (commandline -opc)[2..] (comma
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """Return the completions of the last of ``words``, which follow `lifecycle`. Empty if there are none."""
+    """Return the completions for the last of ``words``, the words typed after `lifecycle`. Empty if there are none."""
     *given, typed = words or [""]
     if "--" in given:
         return []

@@ -1,4 +1,4 @@
-"""Reads files and variables: TOML tables, .env files, databases and secrets."""
+"""Functions that read files and variables: TOML tables, .env files, databases and secrets."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 
 
 def texts(key: str, value: Any) -> list[str]:
-    """Return a string, or a list of strings, as a list.
+    """Return a list containing the given string, or the given list of strings.
 
     Raises:
         ValueError: if the value is anything else. The message contains the key and the value.
@@ -110,7 +110,7 @@ def shown(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
-#: Matches a reference to a variable. After a second dollar sign, it is literal text instead.
+#: Matches a reference to a variable. A second dollar sign makes it literal text.
 _REFERENCE: Final = re.compile(r"\$(?P<literal>\$)?\{(?P<name>[^}:]*)(?::-(?P<default>[^}]*))?\}")
 
 

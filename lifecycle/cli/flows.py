@@ -50,9 +50,9 @@ __all__ = ["flows"]
 
 _RUNS = (FlowState.RUNNING, FlowState.SUSPENDING, FlowState.RESUMING)
 
-#: How many of a flow's changes to show. JSON output contains all of them.
+#: The number of a flow's changes to show. JSON output contains all of them.
 _RECENT = 20
-#: In these states, a task's last change contains an error.
+#: The states in which a task's last change contains an error.
 _FAILED = ("FAILURE", "REVERT_FAILURE")
 _DEAD = ("kind", "id", "name", "attempts", "error")
 
@@ -60,7 +60,7 @@ _DEAD = ("kind", "id", "name", "attempts", "error")
 def flows(
     subcommand: str, place: Path | str, ids: Sequence[str], *, json: bool = False, flow: str | None = None
 ) -> int:
-    """Run a subcommand on the flows with these ids or, without ids, on every flow to which it applies.
+    """Run a subcommand on the flows with these IDs. Without IDs, it runs on every flow to which it applies.
 
     ``flow`` is MODULE:ATTRIBUTE.
 
@@ -100,12 +100,12 @@ class _Selection:
         return [known[each] for each in dict.fromkeys(self.ids)]
 
     async def process(self, row: FlowRow) -> str:
-        """Return the pid of the process that runs a flow, with its host if there are several; empty if none runs it."""
+        """Return the PID of the process that runs a flow, or an empty string. Add the host if there are several."""
         lives = row.owner and row.state not in ENDS and await self.flows.presence.lives(row.owner)
         return _process_of(row.owner) if lives else ""
 
     def send(self, request: str, flows_or_owners: Iterable[str]) -> None:
-        """Send a request to processes, each identified by its owner id or by a flow that it runs."""
+        """Send a request to processes. Each is identified by its owner ID or by a flow that it runs."""
         self.flows.presence.open()
         try:
             for each in flows_or_owners:
@@ -130,7 +130,7 @@ async def _carry_out(subcommand: Callable[[_Selection], Awaitable[int]], selecti
 
 
 async def _list(selection: _Selection) -> int:
-    """Print one line per flow, oldest first, followed by one line per job that has not run yet."""
+    """Print the flows, oldest first, followed by the jobs that have not run yet. Each takes one line."""
     rows = [(row, await selection.process(row)) for row in await selection.rows()]
     rows += [(row, "") for row in ([] if selection.ids else await _waiting(selection, {row.id for row, _ in rows}))]
     if rows or selection.json:
@@ -141,7 +141,7 @@ async def _list(selection: _Selection) -> int:
 
 
 async def _waiting(selection: _Selection, known: Collection[str]) -> list[FlowRow]:
-    """Return the waiting jobs that are not in ``known``, as flow rows with the job's state."""
+    """Return the waiting jobs that are not in ``known``, in the form of flow rows."""
     store = selection.flows.store
     jobs = await store.jobs(selection.flows.presence).rows(JobState.UNCLAIMED, now=clock_of(store)())
     return [FlowRow(job.id, job.flow, state=job.state, at=job.enqueued) for job in jobs if job.id not in known]
@@ -158,20 +158,20 @@ async def _show(selection: _Selection) -> int:
 
 
 async def _diagram(selection: _Selection) -> int:
-    """Print a Mermaid diagram that shows either the tasks of one flow, or several flows as one node each."""
+    """Print a Mermaid diagram of one flow's tasks, or of several flows with one node per flow."""
     snapshots = [(await _read(selection, row.id))[0] for row in await selection.rows()]
     print_result(sys.stdout, _mermaid(snapshots, selection.flow))
     return DONE
 
 
 async def _read(selection: _Selection, flow: str) -> tuple[Snapshot, list[Change]]:
-    """Return a flow and all its changes, with its tasks in the order in which they started."""
+    """Return a flow with all its changes, and its tasks sorted by when they started."""
     changes = [change async for change in _all_changes(selection.flows.store, flow)]
     return _in_order(await selection.flows.store.load(flow), changes), changes
 
 
 async def _suspend(selection: _Selection) -> int:
-    """Ask the processes that run the flows not to start any more tasks. Tasks that are already running finish first."""
+    """Ask the processes that run the flows to start no more tasks. Tasks that are already running finish first."""
     asked = await _ask(selection, SUSPEND, _RUNS)
     orphans = [row for row in await selection.rows() if row.state in _RUNS and row.id not in asked]
     for row in orphans:
@@ -196,7 +196,7 @@ async def _resume(selection: _Selection) -> int:
 
 
 async def _ask(selection: _Selection, request: str, states: Sequence[FlowState]) -> set[str]:
-    """Send a request to the processes that run flows in one of ``states``, and return the ids of these flows."""
+    """Send a request to the processes that run flows in one of ``states``, and return the IDs of these flows."""
     rows = await selection.rows()
     if selection.ids and (ended := [row for row in rows if row.state in ENDS]):
         raise CliError(f"flow {ended[0].id!r} has ended: {ended[0].state}")
@@ -208,7 +208,7 @@ async def _ask(selection: _Selection, request: str, states: Sequence[FlowState])
 
 
 async def _retry(selection: _Selection) -> int:
-    """Reset failed flows. They run again immediately if their process is alive, or else at its next start."""
+    """Reset failed flows. They run again immediately, or when their process next starts if it is not alive."""
     rows = [row for row in await selection.rows() if selection.ids or row.state in RESTARTABLE]
     of_jobs = [row for row in rows if await _is_of_complete_job(selection, row)]
     if selection.ids and of_jobs:
@@ -256,7 +256,7 @@ async def _dead(selection: _Selection) -> int:
 
 
 async def _replay(selection: _Selection) -> int:
-    """Deliver dead events again, with a fresh set of attempts."""
+    """Deliver dead events again, with a new set of attempts."""
     numbers = await _letters(selection)
     await selection.flows.store.outbox().revive(numbers)
     selection.flows.presence.open()
@@ -277,10 +277,10 @@ async def _drop(selection: _Selection) -> int:
 
 
 async def _letters(selection: _Selection) -> list[int]:
-    """Return the numbers of the dead events with the given ids.
+    """Return the numbers of the dead events with the given IDs.
 
     Raises:
-        CliError: if an id is not that of a dead letter.
+        CliError: if an ID does not belong to a dead letter.
     """
     letters = await selection.flows.store.outbox().dead()
     if list(selection.ids) == ["dead"]:
@@ -288,7 +288,7 @@ async def _letters(selection: _Selection) -> list[int]:
     if missing := set(selection.ids) - {row.id for row in letters}:
         if await _job(selection, min(missing)) is not None:
             raise CliError(
-                f"{min(missing)!r} is a job, but replay and drop take sent events. To run it again, enqueue it with a "
+                f"{min(missing)!r} is a job, but replay and drop are for sent events. To run it again, enqueue it with a "
                 "new id. To remove complete jobs, call JobQueue.purge"
             )
         raise CliError(
@@ -343,7 +343,7 @@ def _flows_json(rows: Sequence[tuple[FlowRow, str]]) -> str:
 
 
 def _dead_table(letters: Sequence[tuple[str, str, str, int, str]]) -> str:
-    """Format the dead letters, one per line: kind, id, name of the flow or topic, attempts and last error."""
+    """Format the dead letters, one per line: kind, ID, flow name or topic, attempts and last error."""
     rows = [(kind, id, name, str(attempts), shorten(masked(error))) for kind, id, name, attempts, error in letters]  # noqa: A001  # the natural name
     return columns([_DEAD, *(tuple(map(printable, row)) for row in rows)])
 
@@ -411,7 +411,7 @@ def _value(text: str | None) -> Any:
 
 
 def _error(snapshot: Snapshot, changes: Sequence[Change], job: JobRow | None) -> str:
-    """Return the error of a flow that has not succeeded: its job's, its own, or that of the last task that failed."""
+    """Return the error of a flow that has not succeeded: its job's error, its own, or the last failed task's."""
     if snapshot.flow.state == FlowState.SUCCESS:
         return ""
     if error := (job.error if job is not None else "") or snapshot.flow.error:
@@ -481,7 +481,7 @@ def _why(change: Change) -> str:
 
 
 def _mermaid(snapshots: Sequence[Snapshot], flow: str | None) -> str:
-    """Draw the tasks of one flow, or several flows as one node each. ``flow`` is the definition as MODULE:ATTRIBUTE.
+    """Draw one flow's tasks, or several flows as one node each. ``flow`` is the definition as MODULE:ATTRIBUTE.
 
     Raises:
         UsageError: if the definition does not exist or defines a different flow.

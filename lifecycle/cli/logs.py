@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JsonConsole", "console_for", "json_line", "logging_to", "print_failure", "program_logging"]
 
-#: This logger reports refused requests at level INFO. They are useful when you set up a sender.
+#: This logger reports rejected requests at level INFO. They help you configure the sender.
 _SOURCES = "lifecycle.sources"
 _OURSELVES = "lifecycle.cli"
 _LEVELS = {YELLOW: logging.WARNING, RED: logging.ERROR}
@@ -43,7 +43,7 @@ def console_for(log_format: LogFormat | None, prefix: str = PREFIX) -> Console:
 
 
 def print_failure(console: Console, error: BaseException) -> None:
-    """Print an error raised by the user's program. An expected failure takes one line; any other has a traceback."""
+    """Print an error raised by the user's program, with a traceback unless it is an expected failure."""
     from lifecycle.runtime.failures import is_debugging, one_line  # the runtime needs POSIX terminals
 
     line = None if is_debugging() else one_line(error)
@@ -74,7 +74,7 @@ def _record(level: int, text: str, **fields: Any) -> logging.LogRecord:
 
 @contextmanager
 def logging_to(console: Console) -> Generator[None]:
-    """Within the block, print the library's warnings and errors, as well as the requests that it refuses."""
+    """Within the block, print the library's warnings and errors, and the requests that it rejects."""
     logger, sources, handler = logging.getLogger("lifecycle"), logging.getLogger(_SOURCES), _WarningHandler(console)
     propagated, logger.propagate = logger.propagate, False
     level = sources.level
@@ -127,7 +127,7 @@ class _ConsoleHandler(logging.Handler):
 
 
 class _WarningHandler(_ConsoleHandler):
-    """Prints warnings, errors and refused requests. `watch` and `up` print failed commands themselves."""
+    """Prints warnings, errors and rejected requests. `watch` and `up` print failed commands themselves."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.msg == NOT_RESTARTED:

@@ -1,4 +1,4 @@
-"""Declares options, and reads their values from a command line or a TOML file.
+"""Declaration of options, and reading of their values from a command line or a TOML file.
 
 If a value is invalid, its reader raises a `ValueError` that lists the accepted values. The caller adds the name of the
 option or key.
@@ -137,7 +137,7 @@ class Glob:
 
     @property
     def is_name(self) -> bool:
-        """True if the glob has no wildcard."""
+        """True if the glob contains no wildcards."""
         return self._below is None and not any(char in self.text for char in "*?[")
 
     def matches(self, path: str) -> bool:
@@ -166,7 +166,7 @@ class Rule(NamedTuple):
 
 
 class SignalMap(NamedTuple):
-    """The signal to send when ``received`` arrives. If it is None, no signal is sent."""
+    """The signal to send when ``received`` arrives, or None to send no signal."""
 
     received: Signals
     sent: Signals | None
@@ -180,7 +180,7 @@ _UNITS = {"": 1.0, "s": 1.0, "ms": 0.001}
 
 
 def seconds(text: str) -> float:
-    """Read a duration of zero or more, as a number of seconds or with the unit s or ms. Return seconds."""
+    """Read a non-negative duration, as a number of seconds or with the unit s or ms. Return seconds."""
     value = _seconds(text)
     if not 0 <= value < math.inf:
         raise ValueError("expected seconds, such as 0.5 or 500ms")
@@ -188,7 +188,7 @@ def seconds(text: str) -> float:
 
 
 def interval(text: str) -> float:
-    """Read a duration above zero, in the same format as `seconds`."""
+    """Read a positive duration, in the same format as `seconds`."""
     value = _seconds(text)
     if not 0 < value < math.inf:
         raise ValueError("expected seconds above zero, such as 0.5 or 500ms")
@@ -204,14 +204,14 @@ def _seconds(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """Read an integer of zero or more."""
+    """Read a non-negative integer."""
     if not text.isdecimal():
         raise ValueError("expected a whole number, or 0 for no limit")
     return int(text)
 
 
 def exit_codes(text: str) -> tuple[int, ...]:
-    """Read one exit code as a shell reports it."""
+    """Read an exit code, as reported by a shell."""
     if not text.isdecimal() or int(text) > _HIGHEST_EXIT_CODE:
         raise ValueError(f"expected an exit code from 0 to {_HIGHEST_EXIT_CODE}, such as 143 for SIGTERM")
     return (int(text),)
@@ -291,7 +291,7 @@ def ready(text: str) -> str:
 
 
 def probe(text: str) -> str:
-    """Read a health check in the form that `Spec` accepts."""
+    """Read a health check in the format that `Spec` accepts."""
     from lifecycle.workers.probes import parse_probe
 
     try:
@@ -302,7 +302,7 @@ def probe(text: str) -> str:
 
 
 def _advice(error: ValueError, text: str) -> str:
-    """Return the message of ``error`` without the leading ``text``, because the caller shows the text first."""
+    """Return the error message without the leading ``text``, because the caller has already shown the text."""
     return "give " + str(error).partition(" must be ")[2].replace(f", got {text!r}", "")
 
 
@@ -320,7 +320,7 @@ def globs(text: str) -> tuple[Glob, ...]:
 
 
 def changes(text: str) -> tuple[Change, ...]:
-    """Read the kinds of changes, separated by commas."""
+    """Read kinds of changes separated by commas."""
     from lifecycle.events import Change
 
     read = _one_of(Change)
@@ -328,7 +328,7 @@ def changes(text: str) -> tuple[Change, ...]:
 
 
 def extensions(text: str) -> tuple[str, ...]:
-    """Read file name extensions, separated by commas, with or without the dot."""
+    """Read file name extensions separated by commas, with or without the dot."""
     found = tuple(each.strip().removeprefix(".") for each in text.split(","))
     if not all(found) or any("/" in each or "*" in each for each in found):
         raise ValueError("expected extensions separated by commas, such as py,toml")
@@ -374,8 +374,8 @@ def store(text: str) -> Path | str:
 class Option:
     """A command-line option, and the key with the same name in a configuration file.
 
-    A flag has the two forms ``--NAME`` and ``--no-NAME``, so that the command line can override a configuration file.
-    An option with ``many`` may be repeated: each value is read as a tuple, and the tuples are joined.
+    A flag has two forms, ``--NAME`` and ``--no-NAME``, so that the command line can override a configuration file.
+    An option with ``many`` can be repeated. Each value is read as a tuple, and the tuples are joined.
     """
 
     name: str
@@ -391,7 +391,7 @@ class Option:
     group: str = "options"
     #: Alternative names on the command line, including dashes. For a flag, they select the form shown in the help.
     aliases: tuple[str, ...] = ()
-    #: Additional names that take no value, and the value to which each one sets this option.
+    #: Additional names that take no value, and the value that each name assigns to this option.
     presets: tuple[tuple[str, Any], ...] = ()
 
     @property
@@ -401,7 +401,7 @@ class Option:
 
     @property
     def field(self) -> str:
-        """The name of the field in the settings."""
+        """The name of the settings field."""
         return self.name.replace("-", "_")
 
     @property
@@ -411,7 +411,7 @@ class Option:
 
     @property
     def shown_default(self) -> str:
-        """The default as a user would write it. Empty for a flag or if there is no default."""
+        """The default, as a user would write it. Empty for a flag, or if there is no default."""
         match self.default:
             case Signals() as default:
                 return default.name.removeprefix("SIG")

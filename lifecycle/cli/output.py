@@ -62,7 +62,7 @@ DIM, RED, GREEN, YELLOW = "2", "31", "32", "33"
 
 
 class CliError(LifecycleError):
-    """An error that ends a command with a message instead of a traceback."""
+    """An error that makes a command exit with a message instead of a traceback."""
 
     status = FAILED
 
@@ -80,7 +80,7 @@ class ConfigError(CliError):
 
 
 def write(stream: TextIO | None, text: str) -> bool:
-    """Write and flush ``text``. Return False if we find out that the reader has closed the stream.
+    """Write and flush ``text``. Return False when the write shows that the reader has closed the stream.
 
     Later calls discard the text and return True. The same applies if ``stream`` is None, because it was closed before
     the program started.
@@ -93,7 +93,7 @@ def write(stream: TextIO | None, text: str) -> bool:
 
 
 def print_result(stream: TextIO | None, text: str) -> bool:
-    """Write a command's result like `write`, but report a full disk.
+    """Write a command's result as `write` does, but report a full disk.
 
     Raises:
         CliError: if the disk is full.
@@ -140,12 +140,12 @@ def signal_name(number: int) -> str:
 
 
 def shell_status(exit_code: int) -> int:
-    """Return the exit status that a shell reports. ``exit_code`` is negative if a signal ended the process."""
+    """Return the exit status that a shell reports. ``exit_code`` is negative if a signal killed the process."""
     return exit_code if exit_code >= 0 else 128 - exit_code
 
 
 def paint(text: str, colour: str) -> str:
-    """Return ``text`` in a colour, which is given as the parameters for the control sequence."""
+    """Return ``text`` in a colour, specified by the parameters of the control sequence."""
     return f"\x1b[{colour}m{text}\x1b[0m"
 
 
@@ -189,7 +189,7 @@ class Console:
     prefix: str = PREFIX
     #: Whether to print only warnings and errors.
     quiet: bool = False
-    #: True to print the time before the prefix.
+    #: Whether to print the time before the prefix.
     timestamps: bool = False
 
     def info(self, text: str) -> None:
@@ -232,7 +232,7 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def ago(since: float) -> str:
-    """Return how long ago a timestamp was, such as ``3 min``."""
+    """Format a timestamp's age, such as ``3 min``."""
     seconds = max(0, int(time.time() - since))
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= size:
@@ -241,5 +241,5 @@ def ago(since: float) -> str:
 
 
 def local_time(at: float) -> str:
-    """Format a timestamp as local date and time."""
+    """Format a timestamp as a local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 __all__ = ["PathRules", "absolute", "own_output"]
 
-#: The maximum number of names in a message. Beyond that, we only give their number.
+#: The maximum number of names in a message. If there are more, only their number is shown.
 _MAX_NAMES: Final = 3
 
-#: The ignore files that a directory may contain. The first one with a matching rule decides.
+#: The ignore files that a directory may contain. The first file with a matching rule takes precedence.
 _NAMES: Final = (".ignore", ".gitignore")
 #: Matches the key in a git configuration file that sets the user's own ignore file.
 _EXCLUDES_FILE = re.compile(
@@ -53,8 +53,8 @@ class _IgnoreFile(NamedTuple):
 class IgnoreFiles:
     """Finds paths below ``root`` (an absolute directory) that ignore files exclude.
 
-    In each directory from ``top`` down, the files called ``names`` apply to the paths in that directory, and the
-    nearest directory takes precedence. The files ``others`` apply to all paths below ``top``. Files are read again when
+    In each directory from ``top`` down, the files called ``names`` apply to paths in that directory, and files in the
+    nearest directory take precedence. The files ``others`` apply to all paths below ``top``. Files are read again when
     they change.
     """
 
@@ -83,7 +83,7 @@ class IgnoreFiles:
         top = str(self._top)
         for depth in range(len(parts) - 1, -1, -1):
             for name in self._names:
-                # We join strings here, because `Path.joinpath` would take most of the time.
+                # Join strings here, because `Path.joinpath` would take most of the time.
                 ignored = self._check("/".join((top, *parts[:depth], name)), parts[depth:], is_dir=is_dir)
                 if ignored is not None:
                     return ignored
@@ -132,7 +132,7 @@ def _global_excludes() -> Path:
 
 
 def repository(start: Path) -> Path | None:
-    """Return the top directory of the repository that contains ``start``. It has a ``.git`` directory or file."""
+    """Return the top directory of the repository that contains ``start``, found by its ``.git`` directory or file."""
     return next((each for each in (start, *start.parents) if (each / ".git").exists()), None)
 
 

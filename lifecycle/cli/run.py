@@ -156,7 +156,7 @@ def _own_code(components: tuple[Any, ...]) -> int | None:
 
 
 class OptionalControlSocket(Auxiliary):
-    """A component that opens the control socket ``name``, and only prints a warning if that fails."""
+    """A component that opens the control socket ``name``. If that fails, it only prints a warning."""
 
     def __init__(self, name: str, console: Console) -> None:
         super().__init__()
@@ -175,5 +175,5 @@ class OptionalControlSocket(Auxiliary):
 
 
 def program_name(command: str, directory: Path) -> str:
-    """Return a program name for ``command`` in ``directory`` that does not need to be quoted in a shell."""
+    """Return a program name for ``command`` in ``directory`` that needs no quoting in a shell."""
     return f"{command}-{re.sub('[^A-Za-z0-9._-]+', '_', directory.name) or 'root'}"

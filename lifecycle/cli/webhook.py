@@ -38,9 +38,9 @@ SCHEMES: Mapping[str, Callable[..., _Scheme]] = {
     "hmac": Hmac,
 }
 
-#: The timeout, in seconds, for connecting and for receiving each piece of the response.
+#: The timeout, in seconds, for connecting and for receiving each chunk of the response.
 _TIMEOUT = 30.0
-#: The maximum number of bytes of a response to print.
+#: The maximum number of response bytes to print.
 _MAX_SHOWN = 1_048_576
 #: Characters that are not quoted in a path or query. They include the percent sign, so that nothing is quoted twice.
 _SAFE = "%/:?#[]@!$&'()*+,;=~"

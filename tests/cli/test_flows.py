@@ -453,7 +453,7 @@ def test_dead_letters_are_listed_replayed_and_dropped(tmp_path: Path, info: Said
     assert event.split()[:4] == ["event", "m-1/work/1/1", "mail/out", "100"]
     assert "\x1b" not in event
     assert [each["kind"] for each in json.loads(info("dead", file, "--json")[0])] == ["job", "event"]
-    assert "'j-1' is a job, but replay and drop take sent events" in info("drop", file, "j-1", status=FAILED)[1]
+    assert "'j-1' is a job, but replay and drop are for sent events" in info("drop", file, "j-1", status=FAILED)[1]
     assert "sent event 'other' is not a dead letter" in info("replay", file, "other", status=FAILED)[1]
     assert "1 event will be delivered again" in info("replay", file, "m-1/work/1/1")[1]
     assert "0 events removed" in info("drop", file, "dead")[1]

@@ -246,7 +246,7 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("given", "said"),
         [
-            ({}, "--ready is not given; give --ready notify or line:REGEX"),
+            ({}, "--ready is not given; use --ready notify or line:REGEX"),
             ({"ready": "http://127.0.0.1:8000"}, "the old run also responds to --ready http://127.0.0.1:8000"),
             ({"ready": "notify", "busy": "queue"}, "--busy queue does not"),
         ],

@@ -88,7 +88,7 @@ def test_reason_why_a_program_cannot_run(tmp_path: Path, monkeypatch: pytest.Mon
     Path("dir").mkdir()
     for name, said in {
         "no-such-command": "command not found on PATH; is it installed",
-        "app.py": r"command not found on PATH; to run the file in this directory, give \./app\.py",
+        "app.py": r"command not found on PATH; to run the file in this directory, use \./app\.py",
         "./none.py": "no such file",
         "./app.py": r"not executable; run chmod \+x \./app\.py, or use python",
         "./dir": "is a directory",
