@@ -22,7 +22,7 @@ class Condition:
     """
 
     def __init__(self) -> None:
-        #: The number of notifications so far. As long as it stays the same, a caller has not missed any.
+        #: The number of notifications so far. While it is unchanged, a caller has not missed any.
         self.notified: int = 0
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -80,7 +80,7 @@ def cancel_later(cancelled: asyncio.CancelledError) -> None:
 
 
 def _cancel_again(task: asyncio.Task[Any], *message: Any) -> None:
-    # The cancellation may have been withdrawn, for example by a timeout whose block has ended.
+    # The cancellation may have been withdrawn, for example by a timeout when its block ended.
     if not task.done() and task.cancelling():
         # Keep the number of cancellation requests the same, so that timeouts and task groups recognise their own.
         task.uncancel()

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["NEVER", "Acceptor", "Connection", "Connections"]
 
-#: The number of bytes that are parsed at a time, and the seconds that one connection may parse per loop iteration.
-#: Chunks of one byte cost a thousand times as much as large ones, and asyncio reads 256 KiB at a time.
+#: The number of bytes to parse at a time, and the number of seconds that one connection may parse per loop iteration.
+#: Chunks of one byte cost a thousand times as much as large chunks, and asyncio reads 256 KiB at a time.
 _PIECE: Final = 2048
 _TURN: Final = 0.00025
 #: How many seconds per loop iteration a server may spend on parsing for connections that have more data.
@@ -42,19 +42,18 @@ _ALL: Final = 0.001
 _RATIO: Final = 3
 _FRAMING: Final = 16 * 1024
 
-#: How many seconds a rejected client has to read its response and stop sending before we close the connection.
+#: The number of seconds a rejected client has to read its response and stop sending before the connection is closed.
 _LINGER: Final = 1.0
-#: How many seconds a rejected client has while the server is closing.
+#: The number of seconds a rejected client has while the server is closing.
 _LAST_LINGER: Final = 0.1
 
-#: How many seconds a client always has for its TLS handshake, even under load. Other clients wait until it has
-#: finished.
+#: The minimum number of seconds for a client's TLS handshake, even under load. Other clients wait in the meantime.
 _HANDSHAKE: Final = 0.25
 
 #: The maximum number of connections to accept per loop iteration.
 _BURST: Final = 32
 
-#: Seconds before an acceptor tries again if it could not accept, for example because there were no free descriptors.
+#: The number of seconds before an acceptor tries again after a failure, such as a lack of free descriptors.
 _PAUSE: Final = 0.1
 _QUIET: Final = 60.0
 
@@ -139,7 +138,7 @@ class Connection(web.RequestHandler):
     async def linger(self) -> None:
         """Wait up to a second for the client to read its response and disconnect. Discard the rest of its body.
 
-        If we closed the socket with unread data, the client would lose the response.
+        If we closed the socket while it had unread data, the client would lose the response.
         """
         transport = self.transport
         if transport is None:
@@ -155,14 +154,14 @@ class Connection(web.RequestHandler):
                 await self._gone
 
     def hurry(self) -> None:
-        """Stop `linger` from waiting any longer."""
+        """Make `linger` return immediately."""
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(None)
 
     def cut(self) -> None:
         """Abort the connection.
 
-        If we closed it gracefully, a client that does not read could delay that indefinitely.
+        A graceful close could be delayed indefinitely by a client that does not read.
         """
         self._held.clear()
         if self.transport is not None:
@@ -189,7 +188,7 @@ class Connection(web.RequestHandler):
         if self._deaf:
             return
         if self._held or len(data) > _PIECE:
-            # Without data, this call makes aiohttp parse what its parser has kept.
+            # Without data, this call makes aiohttp parse data buffered by its parser.
             if not data:
                 super().data_received(data)
                 return
@@ -241,7 +240,7 @@ class Connection(web.RequestHandler):
         if self._is_full or body.is_eof():
             return
         if self._wire > _RATIO * (body.total_bytes - self._body_before) + _FRAMING:
-            self._log.info("cut off a client whose body has more framing than content")
+            self._log.info("disconnected a client whose body has more framing than content")
             self.cut()
 
     # -- errors -------------------------------------------------------------------------------------------------------
@@ -257,7 +256,7 @@ class Connection(web.RequestHandler):
         if status >= 500:  # noqa: PLR2004  # the first status for server errors
             self._log.error("a request failed: %r", exc, exc_info=exc)
         else:
-            self._log.info("refused malformed HTTP from %s: %s", request.remote, type(exc).__name__)
+            self._log.info("rejected malformed HTTP from %s: %s", request.remote, type(exc).__name__)
         if request.writer.output_size > 0:
             raise ConnectionError("the response had begun when the request failed")
         answer = self._refusal(status, "internal error" if status >= 500 else "the request is malformed")  # noqa: PLR2004
@@ -268,10 +267,10 @@ class Connection(web.RequestHandler):
 class Connections:
     """One server's connections. All servers together use at most half of the process's descriptors.
 
-    After connecting or receiving a response, a client has ``timeout`` seconds to send the headers of a request,
-    including the time for the TLS handshake. The number of clients that may be waiting is limited. Beyond the limit,
-    the client that has waited longest is disconnected, so that many slow clients cannot lock out a quick one. A single
-    timer serves all connections.
+    After connecting or receiving a response, a client has ``timeout`` seconds to send a request's headers. This
+    includes the TLS handshake. The number of waiting clients is limited. Above the limit, the client that has waited
+    longest is disconnected, so that many slow clients cannot lock out a fast client. A single timer serves all
+    connections.
     """
 
     def __init__(self, *, timeout: float) -> None:
@@ -280,16 +279,16 @@ class Connections:
         self._most = share_of_descriptors(4, least=16, most=10_000)
         self._most_open = share_of_descriptors(2, least=32, most=100_000)
         self._all: set[Connection] = set()
-        # When each client started to wait. They all have the same timeout, so the first one expires next.
+        # When each client started to wait. All clients have the same timeout, so the first in the list expires next.
         self._waiting: dict[Connection, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._new: set[Connection] = set()
         # The connections that have more data to parse, in order, and the scheduled call that parses it.
         self._hungry: dict[Connection, None] = {}
         self._feeding: asyncio.Handle | None = None
-        #: True if the server is closing, in which case it does not wait for clients longer than necessary.
+        #: True if the server is closing and should wait for clients only as long as necessary.
         self.ending = False
-        #: Set while every connection has had a request.
+        #: Set while every connection has received a request.
         self.all_asked = asyncio.Event()
         self.all_asked.set()
         _servers.add(self)
@@ -328,15 +327,15 @@ class Connections:
             self._wait(connection)
 
     def time_to_room(self, seconds: float) -> float:
-        """Return how long to wait before accepting another client, so that each waiting client has had ``seconds``."""
+        """Return the delay before accepting another client, so that no client is disconnected within ``seconds``."""
         if not self._waiting or (len(self._waiting) < self._most and len(_open) < self._most_open):
             return 0.0
         return max(0.0, next(iter(self._waiting.values())) + seconds - self.loop.time())
 
     def make_room(self) -> None:
-        """Of all servers in this loop, cut the connection that has waited longest for a request.
+        """Disconnect the client that has waited longest for a request on any server in this loop.
 
-        If each server cut one of its own instead, one server's clients could lock out everyone else's.
+        If each server disconnected only its own clients, one server's clients could lock out all others.
         """
         here = [each for each in _servers if each.loop is self.loop]
         min(here, key=lambda each: each.waiting_since).cut_longest()
@@ -347,7 +346,7 @@ class Connections:
         return next(iter(self._waiting.values()), math.inf)
 
     def cut_longest(self) -> None:
-        """Cut this server's connection that has waited longest for a request, if there is one."""
+        """Disconnect the client of this server that has waited longest for a request, if any."""
         if self._waiting:
             self._cut(next(iter(self._waiting)))
 
@@ -486,7 +485,7 @@ class Acceptor:
             self._connections.admit(connection)
 
     async def _connect(self, connection: Connection, client: socket.socket) -> None:
-        # If the handshake fails, it is the client's error.
+        # A failed handshake is the client's error.
         with suppress(OSError):
             await self._loop.connect_accepted_socket(lambda: connection, client, **self._tls)  # type: ignore[arg-type]  # by name
 
@@ -498,10 +497,10 @@ class Acceptor:
         if self._loop.time() - self._logged >= _QUIET:
             self._logged = self._loop.time()
             logging.getLogger("lifecycle").error(
-                "no connection can be accepted at %s: %s%s",
+                "cannot accept connections at %s: %s%s",
                 listening.getsockname(),
                 error.strerror,
-                "; raise the limit of open files (ulimit -n)" if error.errno == errno.EMFILE else "",
+                "; raise the limit on open files (ulimit -n)" if error.errno == errno.EMFILE else "",
             )
 
     def _resume(self, listening: socket.socket) -> None:

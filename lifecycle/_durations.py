@@ -60,14 +60,14 @@ def in_seconds(name: str, given: Duration, *, least: float | None = None, finite
 def in_seconds_or_none(
     name: str, given: Duration | None, *, least: float | None = None, finite: bool = False
 ) -> float | None:
-    """Return a duration in seconds, or None for None. See `in_seconds`."""
+    """Return a duration in seconds, or None if it is None. See `in_seconds`."""
     return None if given is None else in_seconds(name, given, least=least, finite=finite)
 
 
 def store_seconds(
     record: object, *names: str, least: float | None = None, finite: bool = False, optional: bool = False
 ) -> None:
-    """Convert these fields of a frozen record to seconds. If ``optional`` is true, None is kept. See `in_seconds`."""
+    """Convert these fields of a frozen record to seconds. With ``optional``, None is kept. See `in_seconds`."""
     for name in names:
         given: Any = getattr(record, name)
         if not (optional and given is None):

@@ -1,8 +1,8 @@
-"""Masks secrets in everything that leaves the process: dashboard, control socket, diagrams, spans and lists.
+"""Masking of secrets in everything that leaves the process: dashboard, control socket, diagrams, spans and lists.
 
-A value is secret if its name is that of a password, a token or the like. Names are compared word by word, so
-``author``, ``keyboard`` and ``tokenizer`` are not secret. In free text, a name is the word before ``=`` or ``:``, or an
-option such as ``--password``.
+A value is secret if its name describes a password, a token or similar. Names are compared word by word, so ``author``,
+``keyboard`` and ``tokenizer`` are not secret. In free text, a name is the word before ``=`` or ``:``, or an option such
+as ``--password``.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = ["HIDDEN", "Limits", "error_masked", "is_number", "is_secret", "masked
 #: The text that replaces a secret.
 HIDDEN = "***"
 
-#: The maximum length of texts to cache along with their masked form. We cache them because the same errors recur in a
+#: The maximum length of texts to cache with their masked form. The cache helps because the same errors recur in a
 #: state.
 _REMEMBERED = 1000
 
-#: The boundaries between words in camel case: ``dbAuthToken`` is "db auth token".
+#: The boundaries between words in camel case. For example, ``dbAuthToken`` is split into "db auth token".
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _BETWEEN = re.compile(r"[\W_]+")
-#: The words that make a "key" that follows them secret.
+#: Words after which "key" is secret.
 _KEYS = "api|private|access|signing|encryption|ssh|account|master|shared|service"
 _SECRET = re.compile(
     rf"""passw(?:or)?d | passphrase | pass\ phrase | passcode | pwd | secret(?!ar) | tokens?\b | credential | apikey
@@ -46,7 +46,7 @@ _SECRET = re.compile(
       | \b(?:{_KEYS})\ ?keys?\b""",
     re.VERBOSE,
 )
-#: The last words of names that describe a secret but do not contain it: ``token_type``, ``session_timeout``,
+#: Final words of names that describe a secret without containing it: ``token_type``, ``session_timeout``,
 #: ``AuthError``.
 _ABOUT = re.compile(
     r"""\b(?: error | exception | warning | lost | failed | failure | invalid | expired | expires | expiry | missing
@@ -56,13 +56,13 @@ _ABOUT = re.compile(
     re.VERBOSE,
 )
 
-#: A quoted text. The quotes may be escaped, as in a repr within a repr. If the text was cut, there is no closing quote.
+#: A quoted text. The quotes may be escaped, as in a repr within a repr. A truncated text has no closing quote.
 _QUOTED = (
     r"""(?: b?(?P<quote>\\*+(?:"{3}|'{3}|["'])) (?: (?!(?P=quote)) (?: \\\\\\. | \\. | . ) )*+ (?:(?P=quote))? )"""
 )
 
-#: A name and the separator before its value. A name begins at the start of a word, so that a text is read only once.
-#: After an option of a command, or the first item of a pair, the separator is a comma.
+#: A name and the separator before its value. A name starts at a word boundary, so that each text is scanned only once.
+#: After a command-line option, or the first item of a pair, the separator is a comma.
 _NAMED = re.compile(
     rf"""(?<![\w.-])(?<!//)(?<!/etc/) (?P<name> (?: (?:{_KEYS})\  )? [\w.-]++ )
          (?P<between> \\*+["']?\]?\s* (?: => | [=:] )(?!//) \s* | \\*+["'],\s* | ["']?\s+ )""",
@@ -81,14 +81,14 @@ _HEADER = re.compile(
 )
 #: A private key in PEM form.
 _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
-#: The password in a URL, even if the URL was cut within it, a token in place of the user, and keys in a query.
+#: In a URL: the password (even if the URL was cut within it), a token used as the user name, and keys in the query.
 _ADDRESS = re.compile(r"(://[^\s:/@]*:)[^\s/]+(?=@|…)|(://)[^\s:/@]{20,}(?=@)|([?&](?:key|sig)=)[^\s&]+", re.IGNORECASE)
 
-#: The collections that `masked_values` walks through.
+#: The collections that `masked_values` traverses.
 _COLLECTIONS = (Mapping, list, tuple, AbstractSet)
-#: Each this many characters of a long text are counted as one value.
+#: In a long text, each sequence of this many characters is counted as one value.
 _LINE = 100
-#: How many characters to check at the end of a name.
+#: The number of characters to check at the end of a name.
 _NAME = 200
 #: The maximum length of numbers that are not treated as secret in sentences such as "session 7 ended".
 _NUMBER = 4
@@ -106,7 +106,7 @@ def _is_secret(name: str) -> bool:
 
 
 def masked(text: str) -> str:
-    """Return ``text`` with ``***`` in place of each secret."""
+    """Return ``text`` with each secret replaced by ``***``."""
     return _masked(text) if len(text) > _REMEMBERED else _remembered(text)
 
 
@@ -128,7 +128,7 @@ def error_masked(error: BaseException, length: int = sys.maxsize) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits for the value that `masked_values` returns."""
+    """Limits on the value that `masked_values` returns."""
 
     #: The maximum depth of nested lists and objects.
     depth: int = 100
@@ -149,7 +149,7 @@ def masked_values(value: Any, name: str = "", *, limits: Limits = Limits()) -> A
 
 
 class _Walker:
-    """Masks a value. It counts the values inside, because a value may contain itself many times."""
+    """Masks a value, counting the values inside it, because a value may contain itself many times."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -199,7 +199,7 @@ def _fields(value: Any) -> dict[str, Any] | None:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether JSON can contain the number. It must not be NaN or an integer with thousands of digits."""
+    """Return whether JSON can contain the number. NaN and integers with thousands of digits are not allowed."""
     try:
         return math.isfinite(value)
     except OverflowError:
@@ -207,7 +207,7 @@ def is_number(value: Any) -> bool:
 
 
 def _option_names(items: Sequence[Any]) -> list[str]:
-    """Return the option before each of ``items`` in case they are a command's arguments, or an empty text."""
+    """For each of ``items``, return the preceding item if it is a command-line option, or else an empty string."""
     before = ["", *items][: len(items)]
     return [each if isinstance(each, str) and each.startswith("-") else "" for each in before]
 

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _LAST_PORT = 65_535
-#: The number of connections that may wait to be accepted. The system may allow fewer.
+#: The maximum number of connections waiting to be accepted. The system may impose a lower limit.
 _QUEUE = 4096
 
 #: The mode of socket files. Any process that connects can send commands, so only our user may connect.
@@ -36,10 +36,10 @@ def check_port(port: int) -> None:
     """Check that ``port`` is between 0 and 65535.
 
     Raises:
-        ValueError: if it is not.
+        ValueError: if ``port`` is outside this range.
     """
     if not 0 <= port <= _LAST_PORT:
-        raise ValueError(f"port={port!r} is out of range; give 1 to {_LAST_PORT}, or 0 for any free port")
+        raise ValueError(f"port={port!r} is out of range; use 1 to {_LAST_PORT}, or 0 for any free port")
 
 
 def is_loopback(host: str) -> bool:
@@ -53,7 +53,7 @@ def is_loopback(host: str) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return False
-    # For an IPv4 address inside an IPv6 one, Python versions return different results.
+    # Python versions differ in how they classify an IPv4 address inside an IPv6 address.
     mapped = getattr(address, "ipv4_mapped", None)
     return bool((mapped or address).is_loopback)
 
@@ -64,7 +64,7 @@ def url_of(scheme: str, host: str, port: int) -> str:
 
 
 def share_of_descriptors(part: int, *, least: int, most: int) -> int:
-    """Return one ``part``-th of the file descriptors that this process may open, within bounds."""
+    """Return the number of file descriptors that this process may open, divided by ``part``, within bounds."""
     try:
         import resource  # not available on every system
     except ImportError:
@@ -74,7 +74,7 @@ def share_of_descriptors(part: int, *, least: int, most: int) -> int:
 
 
 class SocketFile:
-    """A socket that listens at ``path``, where only our user may connect.
+    """A socket that listens at ``path``. Only our user can connect.
 
     Raises:
         OSError: if the path is in use, for example because another process is listening there.
@@ -123,16 +123,16 @@ def peer(connection: socket.socket) -> Peer | None:
 
 
 def is_forsaken(connection: socket.socket) -> bool:
-    """Return whether the listening process has exited, while a forked child still has the socket without answering."""
+    """Return whether the listening process has exited while a forked child still holds its socket."""
     listener = peer(connection)
-    # A process in another pid namespace has no pid here.
+    # A process in another PID namespace has no PID here.
     return listener is not None and listener.pid > 0 and has_ended(listener.pid)
 
 
 def has_ended(pid: int) -> bool:
-    """Return True if no process has this pid."""
+    """Return True if no process has this PID."""
     try:
-        with suppress(PermissionError):  # it runs under another user
+        with suppress(PermissionError):  # the process belongs to another user
             os.kill(pid, 0)
     except ProcessLookupError:
         return True
@@ -169,7 +169,7 @@ def _identity(path: str) -> tuple[int, int]:
 
 
 def _explained(error: OSError, path: str) -> OSError:
-    """Return the same error with a message that includes the next step."""
+    """Return the same error with a message that includes a remedy."""
     number = error.errno or errno.EINVAL
     if number == errno.EADDRINUSE:
         message = f"another program is listening at {path}; stop it, or use a different path"

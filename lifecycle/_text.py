@@ -1,4 +1,4 @@
-"""Text for people to read: limits lengths, escapes text for terminals, and formats counts, durations and times."""
+"""Helpers for human-readable text: shortening, escaping for terminals, and formatting counts, durations and times."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def text_of(value: object, length: int = 10_000) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """Return the first 20 ``names`` separated by commas, and the number of further ones.
+    """Return the first 20 ``names``, separated by commas, and the number of names left out.
 
     A name that may contain terminal control characters is quoted.
     """

@@ -1,6 +1,6 @@
-"""Small helpers for names, messages and the context of running code. They import nothing heavy.
+"""Small helpers for names, messages and the context of running code. They import only cheap modules.
 
-The event that is being handled is not part of this context. `lifecycle.control.delivery` returns its delivery.
+This context does not include the event being handled. To get its delivery, use `lifecycle.control.delivery`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 #: The name of the worker whose function is running.
 current_worker: ContextVar[str] = ContextVar("lifecycle_worker", default="")
-#: The id of the flow whose task is running.
+#: The ID of the flow whose task is running.
 current_flow: ContextVar[str] = ContextVar("lifecycle_flow", default="")
 #: The current span, as a W3C ``traceparent``.
 current_span: ContextVar[str] = ContextVar("lifecycle_traceparent", default="")
@@ -46,7 +46,7 @@ def name_of(fn: object) -> str:
     while isinstance(fn, functools.partial):
         fn = fn.func
     name = getattr(fn, "__qualname__", None)
-    # Some objects return a value for every attribute, and it can be of any type.
+    # Some objects return a value for every attribute, and the value can be of any type.
     return name if isinstance(name, str) and name else type(fn).__qualname__
 
 

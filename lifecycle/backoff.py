@@ -1,4 +1,4 @@
-"""Delays that grow after each failure, and limits on the number of restarts. They only do calculations."""
+"""Calculation of delays that grow after each failure, and of limits on the number of restarts."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ __all__ = ["Backoff", "Intensity"]
 class Backoff:
     """Delays before restarts, and a limit on the number of restarts.
 
-    The delay before retry ``n`` (from 0) is ``initial * multiplier ** n`` seconds, at most ``maximum``, plus a random
+    The delay before retry ``n`` (from 0) is ``initial * multiplier ** n`` seconds, up to ``maximum``, plus a random
     part.
 
     Args:
-        initial: Seconds before the first retry.
+        initial: The number of seconds before the first retry.
         maximum: The maximum delay in seconds, before the random part is added.
-        multiplier: The factor by which each delay is longer than the previous one.
+        multiplier: The ratio of each delay to the previous delay.
         jitter: The maximum size of the random part, relative to the delay. It spreads out the retries of components
             that failed at the same time.
-        reset_after: How many seconds a component must run before its failure count is reset.
+        reset_after: The number of seconds a component must run before its failure count is reset.
         max_restarts: The maximum number of restarts within ``within`` seconds. Beyond this, the circuit opens, and
             there are no more restarts. 0 means no limit.
         within: The length of the period in seconds.
@@ -51,14 +51,14 @@ class Backoff:
         store_seconds(self, "initial", "maximum", "reset_after", "within", least=0)
         for name in ("jitter", "max_restarts"):
             if getattr(self, name) < 0:
-                raise ValueError(f"Backoff({name}={getattr(self, name)!r}) is negative; give 0 or more")
+                raise ValueError(f"Backoff({name}={getattr(self, name)!r}) is negative; use 0 or more")
         if self.multiplier < 1:
-            raise ValueError(f"Backoff(multiplier={self.multiplier!r}) would shrink the wait; give 1 or more")
+            raise ValueError(f"Backoff(multiplier={self.multiplier!r}) would shorten the delays; use 1 or more")
 
     def delay(self, retry: int, *, chance: Callable[[], float] | None = None) -> float:
-        """Return the seconds to wait before retry number ``retry`` (from 0).
+        """Return the number of seconds to wait before retry ``retry`` (from 0).
 
-        ``chance`` returns a number in [0, 1) for the random part. By default, `random.random`.
+        ``chance`` returns a number in [0, 1) for the random part [default: `random.random`].
         """
         try:
             plain = min(self.maximum, self.initial * self.multiplier**retry)
@@ -69,7 +69,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Intensity:
-    """At most ``limit`` restarts in any period of ``within`` seconds (OTP's intensity and period).
+    """A limit of ``limit`` restarts in any period of ``within`` seconds (OTP's intensity and period).
 
     Args:
         limit: The maximum number of restarts.
@@ -91,7 +91,7 @@ class Intensity:
     def add(self, restarts: Iterable[float], now: float) -> deque[float]:
         """Add a restart at ``now``, and return the restarts within the period, newest first.
 
-        A deque is changed in place.
+        A deque is modified in place.
         """
         kept = restarts if isinstance(restarts, deque) else deque(restarts)
         while kept and kept[-1] < now - self.within:

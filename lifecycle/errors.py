@@ -99,11 +99,11 @@ class NotHandled(LifecycleError):
 
 
 class Dropped(NotHandled):
-    """The event was dropped on purpose, and counted. It is not passed on to other routes."""
+    """The event was deliberately dropped, and counted. It is not passed on to other routes."""
 
-    #: True if the event was dropped in favour of a newer one.
+    #: True if a newer event replaced this event.
     superseded: bool = False
-    #: True if the event was still queued, which means that its handler was not called.
+    #: True if the event was still queued, so its handler was not called.
     queued: bool = False
 
 
@@ -116,13 +116,13 @@ class InvalidPattern(LifecycleError, ValueError):
 
 
 class RouteConflict(LifecycleError):
-    """A name, or a pattern for the same topics, was registered twice. The message shows both places."""
+    """A name, or a pattern for the same topics, was registered twice. The message shows both locations."""
 
 
 class RouteNotFound(LifecycleError, KeyError):
     """Nothing is registered under this pattern."""
 
-    # KeyError shows its argument's repr, which would make the message hard to read.
+    # KeyError would show the message as a repr, which is hard to read.
     def __str__(self) -> str:
         return Exception.__str__(self)
 
@@ -132,9 +132,9 @@ class RouterRunning(LifecycleError):
 
 
 class LaneFull(LifecycleError):
-    """A lane is full. ``emit_nowait`` raises this, and so does ``emit`` if the handler would be waiting for itself.
+    """A lane is full. ``emit_nowait`` raises this.
 
-    Passing an event on also raises this if the handler would be waiting for itself.
+    ``emit`` raises it only if the handler would be waiting for itself. The same applies to passing an event on.
     """
 
 
@@ -151,7 +151,7 @@ class UsageError(LifecycleError):
 
 
 class Interrupted(LifecycleError):
-    """The lifetime started to stop during a wait."""
+    """The lifetime started to stop while the caller was waiting."""
 
 
 class InvalidTransition(LifecycleError):
@@ -203,7 +203,7 @@ class RemoteError(PoolError):
         self.type = type
         self.message = message
         self.traceback = traceback
-        # Python shows the cause before the error, so the other process's traceback appears where people expect it.
+        # Python shows the cause before the error, so the remote traceback appears first.
         self.__cause__: BaseException | None = RemoteTraceback(traceback) if traceback else None
 
     def __str__(self) -> str:
@@ -265,13 +265,13 @@ class BridgeError(LifecycleError):
 
 
 class NotLeader(BridgeError):
-    """A process tried to write, but is not the leader, or no longer is. The write was rejected or not sent."""
+    """A process that is not, or is no longer, the leader tried to write. The write was rejected or not sent."""
 
 
 class NotPublished(BridgeError):
     """The bus did not acknowledge an event in time.
 
-    If it did store the event, it will recognise the id if you send it again.
+    If the bus did store the event, it recognises the ID when the event is sent again.
     """
 
 

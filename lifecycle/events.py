@@ -1,8 +1,8 @@
 """Events, as frozen records.
 
-Any object with a ``topic`` can be dispatched. It need not inherit from `Event`. For ``@router.on(MyEvent)`` to work,
-your class must define the topics of its events, either with a class attribute ``topics`` (a pattern) or with a field
-``topic`` that has a default.
+Any object with a ``topic`` can be dispatched, even if it does not inherit from `Event`. For ``@router.on(MyEvent)`` to
+work, your class must define the topics of its events. Use either a class attribute ``topics`` (a pattern), or a field
+``topic`` with a default.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Topical(Protocol):
 
     @property
     def topic(self) -> str:
-        """The subject of the event. Nothing else determines which handler receives the event."""
+        """The subject of the event. It alone determines which handler receives the event."""
         ...
 
 
@@ -76,7 +76,7 @@ def topics_of(kind: type[Any]) -> str:
             return topic
     raise TypeError(
         f"{kind.__qualname__} does not define the topics of its events; "
-        'give it a class attribute such as topics = "mail/*", or register a pattern instead of the class'
+        'add a class attribute such as topics = "mail/*", or register a pattern instead of the class'
     )
 
 
@@ -128,14 +128,14 @@ class ShutdownEvent:
 
 
 class TerminateEvent(_Word):
-    """A request to suspend, so that state is saved, and then shut down."""
+    """A request to suspend, so that state is saved, and then to shut down."""
 
     __slots__ = ()
     topic = "lifecycle/terminate"
 
 
 class ReloadEvent(_Word):
-    """A request to read the configuration again."""
+    """A request to reload the configuration."""
 
     __slots__ = ()
     topic = "lifecycle/reload"
@@ -177,7 +177,7 @@ class SignalEvent:
     topics: ClassVar[str] = "signal/*"
 
     signum: int
-    #: The name of the signal: ``SIGTERM``.
+    #: The signal's name, such as ``SIGTERM``.
     name: str = field(init=False)
     topic: str = field(init=False, repr=False)
 
@@ -188,14 +188,14 @@ class SignalEvent:
 
 
 def _signal_name(signum: int) -> str:
-    """Return the system's name for a signal. Python itself only names the first and the last real-time signal."""
+    """Return the system's name for a signal. Python itself names only the first and last real-time signals."""
     first, last = getattr(Signals, "SIGRTMIN", 0), getattr(Signals, "SIGRTMAX", 0)
     return f"SIGRTMIN+{signum - first}" if first < signum < last else Signals(signum).name
 
 
 @dataclass(frozen=True, slots=True)
 class CommandEvent:
-    """A registered command, with its arguments split as a shell would."""
+    """A registered command, with its arguments split as in a shell."""
 
     topics: ClassVar[str] = "command/*"
 
@@ -236,7 +236,7 @@ class EndOfInputEvent(_Word):
 
 @dataclass(frozen=True, slots=True)
 class TickEvent:
-    """A tick of a timer. ``time`` is timezone-aware. ``count`` starts at 1, and includes missed ticks."""
+    """A timer tick. ``time`` is timezone-aware. ``count`` starts at 1 and includes missed ticks."""
 
     topics: ClassVar[str] = "tick/**"
 
@@ -275,7 +275,7 @@ class FileEvent:
 
 @dataclass(frozen=True, slots=True)
 class FileBatch:
-    """Several changes as one event: the net change of each path."""
+    """Several changes combined into one event, with the net change for each path."""
 
     changes: Mapping[Path, Change]
     topic: str = field(default="file/batch", init=False, repr=False)
@@ -335,10 +335,10 @@ _PATH_SEGMENTS, _PATH_SIZE = 63, 1017
 
 @dataclass(frozen=True, slots=True)
 class StatusEvent:
-    """A watched worker or supervisor has changed. ``state`` is its record after the change.
+    """A change to a watched worker or supervisor. ``state`` is its record after the change.
 
     ``path`` is the path below the watched supervisor, such as ``web/w`` for the child ``w`` of its child ``web``. If
-    the path is too long for a topic, the topic contains only the last part of it.
+    the path is too long for a topic, the topic contains only the last part of the path.
     """
 
     topics: ClassVar[str] = "status/**"

@@ -9,8 +9,8 @@ Connect a synchronous function to a hook. Names are in the past tense, and argum
         failures.inc(pattern)
 
 If a receiver raises, the error is logged, and the other receivers are still called. Hooks keep strong references to
-their receivers unless you pass ``weak=True``. The order of the receivers is undefined. If there are none, an
-announcement costs no more than a check.
+their receivers unless you pass ``weak=True``. The order of the receivers is undefined. Without receivers, an
+announcement costs only a single check.
 """
 
 from __future__ import annotations
@@ -87,13 +87,13 @@ class Hook(Signal):
     def __init__(self, name: str, doc: str) -> None:
         super().__init__(doc)
         self.name = name
-        # All receivers, if each is held strongly and called for every sender, and their number at that time. Looking
-        # them up for each announcement costs more than most of them do.
+        # The receivers, if all have strong references and are called for every sender, and their number when cached.
+        # Looking them up for each announcement would cost more than most of the receivers do.
         self._plain: tuple[Callable[..., object], ...] = ()
         self._decided_for = 0
 
     def connect(self, receiver: _Receiver, sender: Any = ANY, weak: bool = False) -> _Receiver:
-        """Call ``receiver(sender, **arguments)`` for each announcement. You can use this as a decorator.
+        """Call ``receiver(sender, **arguments)`` for each announcement. You can use this method as a decorator.
 
         Raises:
             TypeError: if ``receiver`` is async, because announcements do not wait.
@@ -117,14 +117,14 @@ class Hook(Signal):
         self._decided_for = len(receivers)
 
     def _look_up(self, sender: Any) -> tuple[Callable[..., object], ...]:
-        """Return the receivers for ``sender``, unless all are called for every sender."""
+        """Return the receivers for ``sender``, unless all receivers are called for every sender."""
         if len(self.receivers) != self._decided_for:
-            # A receiver with a weak reference no longer exists.
+            # A receiver held by a weak reference no longer exists.
             self._gather()
         return self._plain or tuple(self.receivers_for(sender))
 
     def announce(self, sender: Any, **arguments: Any) -> None:
-        """Call every receiver, and log the errors that they raise. Without receivers, return immediately."""
+        """Call every receiver, and log the errors they raise. Without receivers, return immediately."""
         if not self.receivers:
             return
         for receiver in self._plain or self._look_up(sender):

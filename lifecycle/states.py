@@ -1,7 +1,7 @@
-"""State machines, with legal and ignored transitions, a history, and one announcement per change.
+"""State machines with legal and ignored transitions, a history, and one announcement per change.
 
 Workers, pool workers, flows and jobs share this module. Machines attach no meaning to their states, so add behaviour to
-a machine's owner rather than here.
+a machine's owner instead.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ class Transition(Generic[S]):
     reason: str
     #: When the state changed, in seconds since the epoch.
     at: float
-    #: How many seconds were spent in ``old``.
+    #: The number of seconds spent in ``old``.
     duration: float
 
 
 class Machine(Generic[S]):
     """A state that changes only as its table allows.
 
-    ``table`` maps each state to the states that may follow it. If no state may follow, the state is final. ``ignored``
-    contains pairs ``(from, to)`` that may be requested but change nothing, such as stopping twice. The last ``history``
-    changes are kept.
+    ``table`` maps each state to its possible next states. A state without next states is final. ``ignored`` contains
+    pairs ``(from, to)`` that can be requested but have no effect, such as stopping twice. The last ``history`` changes
+    are stored.
 
     Raises:
-        ValueError: if the table mentions a state without a row.
+        ValueError: if the table mentions a state that has no row.
     """
 
-    def __init__(  # a table, its start, and its name
+    def __init__(  # a table, its initial state, and its name
         self,
         name: str,
         table: Mapping[S, Collection[S]],
@@ -83,7 +83,7 @@ class Machine(Generic[S]):
 
     @property
     def is_final(self) -> bool:
-        """True if no state may follow the current one."""
+        """True if the current state has no next states."""
         return not self._table[self._state]
 
     @property
@@ -92,7 +92,7 @@ class Machine(Generic[S]):
         return tuple(Transition(*each) for each in self._history)
 
     def can(self, target: S) -> bool:
-        """Return whether ``to(target)`` would change the state or be ignored, rather than raise."""
+        """Return whether ``to(target)`` would change the state or be ignored, instead of raising."""
         return target in self._table[self._state] or (self._state, target) in self._ignored
 
     def to(self, target: S, reason: str = "") -> bool:
@@ -121,14 +121,14 @@ class Machine(Generic[S]):
         return True
 
     async def reach(self, *states: S) -> S:
-        """Wait until the state is, or in the meantime was, one of ``states``, and return that state.
+        """Wait until the machine is in, or has passed through, one of ``states``, and return that state.
 
         Raises:
             InvalidTransition: if the machine reaches a different final state.
         """
         while self._state not in states:
             if self.is_final:
-                raise self._error(f"{self.name!r} is {self._state} for good and will not reach {_names(states)}")
+                raise self._error(f"{self.name!r} is permanently {self._state} and cannot reach {_names(states)}")
             last = self._history[-1] if self._history else None
             if self._changed is None:
                 self._changed = Condition()
@@ -139,7 +139,7 @@ class Machine(Generic[S]):
         return self._state
 
     def _after(self, last: tuple[S, S, str, float, float] | None) -> list[S]:
-        """Return the states entered since the change ``last``, as far back as the history goes."""
+        """Return the states entered since the change ``last``, as far back as the history reaches."""
         entered: list[S] = []
         for moved in reversed(self._history):
             if moved is last:

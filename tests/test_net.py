@@ -21,7 +21,7 @@ def test_anything_else_may_be_reached_by_others(host: str) -> None:
 
 @pytest.mark.parametrize("port", [-1, 65_536])
 def test_an_impossible_port_is_refused(port: int) -> None:
-    with pytest.raises(ValueError, match=f"port={port} is out of range; give 1 to 65535, or 0"):
+    with pytest.raises(ValueError, match=f"port={port} is out of range; use 1 to 65535, or 0"):
         check_port(port)
 
 

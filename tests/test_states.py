@@ -149,7 +149,7 @@ async def test_reach_of_an_unreachable_state_raises_for_every_waiter(clock: Cloc
     await clock.settle()
     machine.to(Light.BROKEN)
     for each in waiting:
-        with pytest.raises(InvalidTransition, match="is broken for good and will not reach amber"):
+        with pytest.raises(InvalidTransition, match="is permanently broken and cannot reach amber"):
             await each
 
 

@@ -1,4 +1,4 @@
-"""Replies of commands, to the prompt or to an external caller."""
+"""Replies from commands, sent to the prompt or to an external caller."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "current_answer", "reply", "say"]
 
-#: The maximum number of characters of an answer. The rest is cut off.
+#: The maximum length of an answer in characters. The rest is cut off.
 _LONGEST = 100_000
 
 
 class Answer:
-    """The replies to one external command. ``delivery`` is its delivery, if it went through a lane.
+    """The replies to an external command. ``delivery`` is the command's delivery, if it went through a lane.
 
-    It applies to that delivery only, and not to events that the command causes.
+    Events caused by the command cannot add replies.
     """
 
     def __init__(self, delivery: Delivery | None) -> None:
@@ -30,7 +30,7 @@ class Answer:
 
     @property
     def text(self) -> str | None:
-        """The replies, cut to the maximum length; None if there were none."""
+        """The replies, cut to the maximum length, or None if there were none."""
         return self._text.rstrip("\n")[:_LONGEST] or None
 
     def add(self, text: str) -> None:
@@ -39,7 +39,7 @@ class Answer:
             self._text += f"{text}\n"
 
 
-#: The answer to the current command. It outlives the delivery, so check the delivery before use.
+#: The answer to the current command. Check its delivery before use, because the answer may outlive it.
 current_answer: ContextVar[Answer | None] = ContextVar("lifecycle_answer", default=None)
 
 
@@ -49,7 +49,7 @@ def say(text: str) -> None:
 
 
 def reply(text: str, otherwise: Callable[[str], object] = say) -> None:
-    """Send ``text`` to the external caller of the command, or pass it to ``otherwise`` if there is none."""
+    """Send ``text`` to the command's external caller, or pass it to ``otherwise`` if there is no external caller."""
     answer = current_answer.get()
-    # Events that the command causes inherit the context, but must not reply to the caller.
+    # Events caused by the command inherit its context, but must not reply to its caller.
     (otherwise if answer is None or answer.delivery is not current.get() else answer.add)(text)

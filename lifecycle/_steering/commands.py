@@ -1,6 +1,6 @@
-"""The built-in commands for controlling a program from outside: status, stop, restart, emit and others.
+"""Built-in commands for controlling a program from outside, such as status, stop, restart and emit.
 
-The program's routers include them. A command that the program registers under the same name takes precedence.
+The commands are added to the program's routers. A program's own command takes precedence over one of the same name.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ __all__ = [
     "status_text",
 ]
 
-#: The maximum number of restarts at the same time.
+#: The maximum number of concurrent restarts.
 _RESTARTS = 20
 
-#: Commands that may take long, and do not delay later ones.
+#: Commands that may take a long time, and must not delay later commands.
 _SLOW = ("restart", "start", "stop", "cancel")
 
-#: Seconds to wait for the end of a cancelled task.
+#: The number of seconds to wait for a cancelled task to finish.
 _CANCEL_TIMEOUT = 1.0
 
 
 class CommandInstaller:
-    """Context manager that includes the built-in commands in all current and later routers under ``lifetime``."""
+    """A context manager that adds the built-in commands to all current and later routers under ``lifetime``."""
 
     def __init__(self, lifetime: Lifetime, loop: asyncio.AbstractEventLoop) -> None:
         self._lifetime = lifetime
@@ -58,7 +58,7 @@ class CommandInstaller:
         self._open = False
 
     def __enter__(self) -> None:
-        """Include the commands."""
+        """Add the commands."""
         self._open = True
         hooks.router_started.connect(self._on_started)
         hooks.router_stopped.connect(self._on_stopped)
@@ -73,7 +73,7 @@ class CommandInstaller:
             self._on_stopped(router)
 
     def _on_started(self, _sender: object, **_: object) -> None:
-        # The lifetime receives the same announcement, perhaps after this receiver.
+        # The lifetime receives the same announcement, but possibly after this receiver.
         self._loop.call_soon_threadsafe(self._install)
 
     def _on_stopped(self, router: Any, /, **_: object) -> None:
@@ -94,21 +94,21 @@ def routers_of(lifetime: Lifetime) -> tuple[Router, ...]:
 
 
 def has_route_for(router: Router, topic: str) -> bool:
-    """Return whether ``router`` has a route for ``topic`` other than a catch-all, such as that of a logger."""
+    """Return whether ``router`` has a route for ``topic``, other than a catch-all such as a logger's."""
     prefix = f"{topic.partition('/')[0]}/"
     return any(route.pattern.startswith(prefix) for route in router.explain(topic))
 
 
 def built_in_patterns(router: Router) -> frozenset[str]:
-    """Return the patterns of the routes that only implement built-in commands."""
+    """Return the patterns of routes that only implement built-in commands."""
     included = [each for each in router.commands.included if isinstance(each, BuiltInCommands)]
     return frozenset(pattern for each in included for pattern in each.patterns)
 
 
 class BuiltInCommands(Commands):
-    """The built-in commands of one router and their routes, for the program under ``lifetime``.
+    """A router's built-in commands and their routes, for the program under ``lifetime``.
 
-    Several installers may share them. The last call of `uninstall` removes them.
+    Several installers can share them. They are removed by the last call to `uninstall`.
     """
 
     def __init__(self, router: Router, lifetime: Lifetime) -> None:
@@ -116,26 +116,26 @@ class BuiltInCommands(Commands):
         self._router = router
         self._lifetime = lifetime
         self._installers = 0
-        #: The routes that were added for them.
+        #: The routes added for these commands.
         self.patterns: list[str] = []
 
     @classmethod
     def of(cls, router: Router, lifetime: Lifetime) -> BuiltInCommands:
-        """Install the built-in commands in ``router``, once for all installers, and return them."""
+        """Install the built-in commands in ``router``, unless they are already installed, and return them."""
         found = next((each for each in router.commands.included if isinstance(each, BuiltInCommands)), None)
         commands = found or cls(router, lifetime)
         commands.install()
         return commands
 
     def install(self) -> None:
-        """Include the commands in the router, unless another installer has done so."""
+        """Add the commands to the router, unless another installer has added them."""
         self._installers += 1
         if self._installers == 1:
             self._add_all()
             self._router.commands.include(self)
 
     def uninstall(self) -> None:
-        """Remove the commands from the router, unless another installer uses them."""
+        """Remove the commands from the router, unless another installer still uses them."""
         self._installers -= 1
         if self._installers:
             return
@@ -158,7 +158,7 @@ class BuiltInCommands(Commands):
     def _add(
         self, name: str, text: str, handler: Any, *, event: Any = None, complete: Any = None, alone: bool = False
     ) -> None:
-        """Add a command and its route, which never conflicts: an exact route of the program takes precedence."""
+        """Add a command and its route. There is no conflict, because the program's own exact route takes precedence."""
         self.add(Command(name, text, event, complete, takes_arguments=not alone))
         pattern = f"command/[{name[0]}]{name[1:]}"
         with suppress(RouteConflict):
@@ -196,9 +196,9 @@ class BuiltInCommands(Commands):
             await self._stop(event)
 
     async def _shut_down(self, event: Topical) -> None:
-        """Dispatch ``event`` if the program handles it, or shut its lifetime down."""
+        """Dispatch ``event`` if the program handles it. Otherwise, shut down its lifetime."""
         if self._lifetime.state().embedded:
-            reply("this lifetime ends; the program that runs its event loop continues, so stop that program too")
+            reply("this lifetime stops, but the program that runs its event loop continues; stop that program too")
         if has_route_for(self._router, event.topic):
             with suppress(NotHandled):
                 await self._router.dispatch(event)
@@ -216,10 +216,10 @@ class BuiltInCommands(Commands):
             raise _refused(str(error)) from None
 
     def _child(self, event: CommandEvent, usage: str) -> _Restartable:
-        """Return the child of a supervisor that a command names."""
+        """Return the supervisor's child that is named in a command."""
         found = self._worker(event, usage)
         if found.supervisor is None:
-            raise _refused(f"{found.path!r} is not the child of a supervisor; it can only be restarted")
+            raise _refused(f"{found.path!r} is not a supervisor's child; it can only be restarted")
         return found
 
     def _hold(self, event: CommandEvent) -> None:
@@ -235,7 +235,7 @@ class BuiltInCommands(Commands):
     def _routers_with(self, source: str) -> list[Router]:
         found = [each for each in routers_of(self._lifetime) if any(info.name == source for info in each.sources())]
         if not found:
-            raise _refused(f"no source is called {source!r}; there is {', '.join(self._source_names()) or 'none'}")
+            raise _refused(f"no source is called {source!r}; available: {', '.join(self._source_names()) or 'none'}")
         return found
 
     # -- completions -----------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class BuiltInCommands(Commands):
 
 
 def status_text(lifetime: Lifetime | None, routers: Iterable[Router], *, suspended: str | None = None) -> str:
-    """Return the state of the program, one fact per line."""
+    """Describe the program's state, with one fact per line."""
     rows = [("program", _lifetime_text(lifetime)), *([("state", suspended)] if suspended else ())]
     for state in (router.state() for router in routers):
         rows += [
@@ -278,11 +278,11 @@ async def _cancel(event: CommandEvent) -> None:
     except LookupError as error:
         raise _refused(str(error)) from None
     if task is asyncio.current_task():
-        raise _refused("this task carries out the command")
-    named = f"the task {task.get_name()!r}, which waited at {where(task)}"
+        raise _refused("this task is executing the command")
+    named = f"the task {task.get_name()!r}, which was waiting at {where(task)}"
     task.cancel("lifecycle ctl cancel")
     await asyncio.wait({task}, timeout=_CANCEL_TIMEOUT)
-    reply(f"cancelled {named}" if task.done() else f"cancelled {named}; it has not ended yet")
+    reply(f"cancelled {named}" if task.done() else f"cancelled {named}; it has not finished yet")
 
 
 def _task_names(_: str) -> set[str]:
@@ -290,7 +290,7 @@ def _task_names(_: str) -> set[str]:
 
 
 def _event_of(args: tuple[str, ...]) -> Topical:
-    """Return the event to emit, or an event for `_refuse_emit` if the arguments are invalid."""
+    """Return the event to emit. If the arguments are invalid, return an event for `_refuse_emit`."""
     if len(args) in (1, 2) and args[0]:
         with suppress(ValueError, RecursionError):
             return Event(args[0], json.loads(args[1]) if args[1:] else None)
@@ -298,7 +298,7 @@ def _event_of(args: tuple[str, ...]) -> Topical:
 
 
 def _refuse_emit(event: CommandEvent) -> None:
-    raise _refused(f"emit {' '.join(event.args)}: give a topic, and data as JSON in single quotes: emit a/b '[1, 2]'")
+    raise _refused(f"emit {' '.join(event.args)}: use a topic, and data as JSON in single quotes: emit a/b '[1, 2]'")
 
 
 def _argument(event: CommandEvent, usage: str) -> str:
@@ -308,12 +308,12 @@ def _argument(event: CommandEvent, usage: str) -> str:
 
 
 def _refused(text: str) -> Dropped:
-    """Reply with the reason for a refusal. The program has not failed, so the event counts as dropped."""
+    """Reply with the reason for rejecting a command. The event is dropped, because the program has not failed."""
     reply(text)
     return Dropped(text)
 
 
-#: The states in which `start` can start a worker.
+#: The states in which a worker can be started with `start`.
 _INACTIVE = (*FINAL, *UNSTARTED)
 
 
@@ -322,12 +322,12 @@ _INACTIVE = (*FINAL, *UNSTARTED)
 
 @dataclass(frozen=True, slots=True)
 class _Restartable:
-    """A pool, or a child of a supervisor at any depth."""
+    """A pool, or a supervisor's child at any depth."""
 
     name: str
     #: The names from the root to the worker, joined by slashes.
     path: str
-    #: The current or last worker, if there is one.
+    #: The current worker, or the last worker if none is running. None if there is no worker.
     worker: Any
     #: None for a pool without a supervisor.
     supervisor: Any = None
@@ -335,11 +335,11 @@ class _Restartable:
 
     @property
     def active(self) -> bool:
-        """True unless the worker has ended or was never started."""
+        """True unless the worker has exited or was never started."""
         return self.status not in _INACTIVE
 
     async def restart(self) -> None:
-        """Replace the processes of a running pool, or restart the worker."""
+        """Replace a running pool's processes, or restart the worker."""
         if self.supervisor is None or (self.status == "running" and _is_async(self.worker, "refresh")):
             await self.worker.refresh()
         else:
@@ -347,7 +347,7 @@ class _Restartable:
 
 
 def _restartables(components: Iterable[Any]) -> Iterator[_Restartable]:
-    """Yield pools and children of supervisors, identified by their methods to avoid importing both packages."""
+    """Yield pools and supervisors' children. Checking their methods instead of their types avoids importing them."""
     for each in components:
         path = getattr(each, "name", None)
         if isinstance(path, str):
@@ -374,12 +374,12 @@ def _children(supervisor: Any, path: str) -> Iterator[_Restartable]:
 
 
 def recent_lines(lifetime: Lifetime, name: str) -> RecentLines:
-    """Return the last lines of the worker with this name or path.
+    """Return the most recent output lines of the worker with this name or path.
 
     Raises:
-        LookupError: if there is no such worker, several have the name, or its output is not read.
+        LookupError: if there is no such worker, several have the name, or its output is not captured.
     """
-    from lifecycle.workers.stdio import RecentLines  # observers of a program import no workers
+    from lifecycle.workers.stdio import RecentLines  # programs that use an observer need not import workers
 
     components: tuple[Any, ...] = lifetime.components()
     alone = [
@@ -391,7 +391,7 @@ def recent_lines(lifetime: Lifetime, name: str) -> RecentLines:
     recent = getattr(found.worker, "recent", None)
     if isinstance(recent, RecentLines):
         return recent
-    raise LookupError(f"{found.path!r} has no output here; only processes and containers that were started have it")
+    raise LookupError(f"{found.path!r} has no output here; only processes and containers that have been started do")
 
 
 def _is_async(thing: Any, method: str) -> bool:
@@ -399,10 +399,10 @@ def _is_async(thing: Any, method: str) -> bool:
 
 
 def _find(name: str, workers: list[_Restartable]) -> _Restartable:
-    """Return the worker with that path, or the only worker with that name.
+    """Return the worker with this path, or the only worker with this name.
 
     Raises:
-        LookupError: with a list of the existing workers.
+        LookupError: if there is no such worker, or the name is ambiguous. The message lists the workers.
     """
     by_path = [each for each in workers if each.path == name]
     for found in (by_path, [each for each in workers if each.name == name]):
@@ -410,7 +410,7 @@ def _find(name: str, workers: list[_Restartable]) -> _Restartable:
             return found[0]
         if found:
             raise LookupError(f"{name!r} is ambiguous; use one of {_paths(found)}")
-    raise LookupError(f"no worker is called {name!r}; there is {_paths(workers) or 'none that can be restarted'}")
+    raise LookupError(f"no worker is called {name!r}; available: {_paths(workers) or 'none'}")
 
 
 def _paths(workers: list[_Restartable]) -> str:

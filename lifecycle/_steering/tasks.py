@@ -1,4 +1,4 @@
-"""The asyncio tasks of the program: where each waits, and how to find the one that a command names."""
+"""The program's asyncio tasks: finding them by name, and determining where each is waiting."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TaskInfo", "find_task", "task_infos", "where"]
 
-#: The directories of asyncio and of this library. A line of the program that calls them is more useful than theirs.
+#: The directories of asyncio and this library. A line in the program that calls them is more useful than their own.
 _ASYNCIO = str(Path(asyncio.__file__).parent)
 _LIBRARY = str(Path(sys.modules["lifecycle"].__file__ or "").parent)
 _PACKAGES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib")})
@@ -32,18 +32,18 @@ _PACKAGES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib"),
 
 @dataclass(frozen=True, slots=True)
 class TaskInfo:
-    """A task of the program."""
+    """One of the program's tasks."""
 
-    #: Unique among the running tasks.
+    #: This ID is unique among the running tasks.
     id: str
     name: str
-    #: The qualified name of the function.
+    #: The function's qualified name.
     function: str
-    #: Seconds since the start. None if the task was started neither with `go` nor as a worker.
+    #: The number of seconds since the start. None unless the task was started with `go` or as a worker.
     age: float | None
-    #: The file, line and function of the innermost frame outside libraries; None if the task has not started.
+    #: The file, line and function of the innermost frame outside libraries. None if the task has not started.
     waits_at: str | None
-    #: The file and line that created the task. None unless asyncio's debug mode is on.
+    #: The file and line where the task was created. None unless asyncio's debug mode is on.
     created_at: str | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,10 +62,10 @@ def task_infos(lifetime: Lifetime) -> list[TaskInfo]:
 
 
 def find_task(name: str) -> asyncio.Task[Any]:
-    """Return the task with this name or id.
+    """Return the task with this name or ID.
 
     Raises:
-        LookupError: if there is none, or more than one.
+        LookupError: if there is no such task, or more than one.
     """
     tasks = asyncio.all_tasks()
     found = [task for task in tasks if name in (task.get_name(), task_id(task))]
@@ -75,16 +75,16 @@ def find_task(name: str) -> asyncio.Task[Any]:
         ids = [f"{task_id(task)} ({where(task) or 'not started'})" for task in found]
         raise LookupError(f"{len(found)} tasks are called {name!r}; use one of the ids {listed(ids)}")
     names = sorted({task.get_name() for task in tasks})
-    raise LookupError(f"no task is called {name!r}; there is {listed(names)}")
+    raise LookupError(f"no task is called {name!r}; available: {listed(names)}")
 
 
 def task_id(task: asyncio.Task[Any]) -> str:
-    """Return an id that no other running task has."""
+    """Return an ID that no other running task has."""
     return f"{id(task):x}"
 
 
 def where(task: asyncio.Task[Any]) -> str | None:
-    """Return the file, line and function where the task waits, preferably in the code of the program."""
+    """Return the file, line and function where the task is waiting, preferably in the program's own code."""
     frames = [(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) for frame in frames_of(task)]
     place = _innermost(frames)
     return None if place is None else f"{place[0]}:{place[1]} {place[2]}"
@@ -94,7 +94,7 @@ _Place = tuple[str, int, str]
 
 
 def _innermost(frames: list[_Place]) -> _Place | None:
-    """Return the last frame of the program, else of a library, else of asyncio."""
+    """Return the innermost frame of the program if there is one, or else of a library, or else of asyncio."""
     for left_out in ((_LIBRARY, *_PACKAGES), (_ASYNCIO,), ()):
         found = [frame for frame in frames if not frame[0].startswith(left_out)] if left_out else frames
         if found:
@@ -124,10 +124,10 @@ def _ages(lifetime: Lifetime) -> dict[asyncio.Task[Any], float]:
 
 
 def _workers(components: Iterable[Any]) -> Iterator[WorkerState]:
-    """Yield the state of each worker, at any depth."""
+    """Yield each worker's state, at any depth."""
     for each in components:
         left: list[object] = []
-        with suppress(Exception):  # a class of the program may raise anything
+        with suppress(Exception):  # a class in the program may raise anything
             left.append(each.state())
         while left:
             state = left.pop()

@@ -1,6 +1,6 @@
-"""Programs with a prompt, built-in commands, and a Ctrl+C that always tries the mildest step first.
+"""Programs with a prompt, built-in commands, and step-by-step handling of Ctrl+C, starting with the mildest step.
 
-``routers`` connects sources, routes and handlers. ``interrupts`` implements the steps that Ctrl+C takes.
+``routers`` connects sources, routes and handlers. ``interrupts`` implements the steps taken on Ctrl+C.
 """
 
 from lifecycle.interactive.routers import new_interactive_router

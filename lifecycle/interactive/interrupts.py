@@ -1,4 +1,4 @@
-"""Ctrl+C at a prompt. It clears the line, or else cancels running commands, or else suspends, or else quits."""
+"""Handling of Ctrl+C at a prompt. It clears the line, cancels running commands, suspends the program, or quits."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class InterruptPolicy:
             suspender.when_resumed(self._reset)
 
     async def __call__(self, event: Topical) -> None:
-        """Take one step."""
+        """Take one step in response to Ctrl+C."""
         if self._keyboard is not None and self._keyboard.clear_line():
             _forget_press()
             with suppress(NotHandled):
@@ -106,19 +106,19 @@ class InterruptPolicy:
 
 
 def _forget_press() -> None:
-    """Don't count this Ctrl+C towards a forced exit, because it cleared a line or cancelled a command."""
+    """Do not count this Ctrl+C towards a forced exit, because it cleared a line or cancelled a command."""
     if (life := current_life.get(None)) is not None:
         life.escalation.uncount()
 
 
 def _press_handled() -> None:
-    """Count this Ctrl+C as the first of the two that quit, ignoring any earlier presses."""
+    """Treat this Ctrl+C as the first of the two that quit, ignoring any earlier presses."""
     if (life := current_life.get(None)) is not None:
         life.escalation.handled()
 
 
 class Signals(SignalSource):
-    """A source of SIGINT and SIGTERM, with one event each time Ctrl+C is pressed.
+    """A source of SIGINT and SIGTERM that emits one event for each press of Ctrl+C.
 
     ``on_shutdown`` is called if a signal started the shutdown before the router received the signal's event.
     """
@@ -142,7 +142,7 @@ class RunningCommands:
     """The running commands, each in a task that Ctrl+C can cancel."""
 
     def __init__(self) -> None:
-        # The commands' tasks, in the order in which they started.
+        # The commands' tasks, in the order they started.
         self._running: list[asyncio.Task[Any]] = []
         # The tasks that Ctrl+C has cancelled.
         self._cancelled: set[asyncio.Task[Any]] = set()

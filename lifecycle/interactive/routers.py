@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["new_interactive_router"]
 
-#: The maximum number of characters of an unknown line to repeat in the reply.
+#: The maximum number of characters to repeat from an unknown line in the reply.
 _SHOWN = 60
 
 
@@ -135,7 +135,7 @@ def _as_suspend_handler(suspend: SuspendHandler | Suspendable | None) -> Suspend
 
 
 class _Actions:
-    """The handlers for built-in commands and lifecycle events. Each of them prints its result."""
+    """Handlers for built-in commands and lifecycle events. Each handler prints its result."""
 
     def __init__(
         self,
@@ -204,13 +204,13 @@ class _Actions:
             await self._shutdown(ShutdownEvent(signal.Signals(signum).name))
 
     async def end_of_input(self, _: Topical) -> None:
-        """Quit, unless the input is a pipe without any lines, because services are started with an empty stdin."""
+        """Quit, unless the input is a pipe without any lines. Services are started with an empty stdin."""
         if self._keyboard is None or self._keyboard.is_terminal or self._keyboard.lines:
             await self._router.dispatch(ShutdownEvent("end of input"))
 
 
 async def _reported(what: str, doing: Awaitable[None]) -> None:
-    """Await ``doing``. If it fails, print the error at the prompt, and raise it so that it is logged."""
+    """Await ``doing``. If it fails, print the error at the prompt, and reraise it so that it is logged."""
     try:
         await doing
     except Exception as error:

@@ -254,10 +254,10 @@ async def test_a_name_that_several_have_needs_its_path() -> None:
 
 async def test_restart_of_an_unknown_name_lists_the_workers() -> None:
     async with steered(Router()) as (_, console):
-        message = "no worker is called 'x'; there is none that can be restarted"
+        message = "no worker is called 'x'; available: none"
         assert await refusal(console, "restart x") == message
         async with tree("a b", 'q"<é>', "x"):
-            message = "no worker is called 'y'; there is root/a b, root/q\"<é>, root/x"
+            message = "no worker is called 'y'; available: root/a b, root/q\"<é>, root/x"
             assert await refusal(console, "restart y") == message
             assert (await console.command("restart 'a b'")).outcome is HANDLED
         assert await refusal(console, "restart") == "usage: restart NAME"
@@ -350,7 +350,7 @@ async def test_a_child_is_stopped_and_started_and_the_program_continues() -> Non
         again = await console.command("start one")
         assert (again.outcome, again.answer) == (HANDLED, "root/one is already running")
         assert not life.stopping
-        assert await refusal(console, "stop x") == "no worker is called 'x'; there is root/one, root/two"
+        assert await refusal(console, "stop x") == "no worker is called 'x'; available: root/one, root/two"
         assert await refusal(console, "start") == "usage: start NAME"
         assert await refusal(console, "stop the music") == "usage: stop [NAME]"
         assert (await console.command("stop")).outcome is HANDLED
@@ -366,7 +366,7 @@ async def test_a_pool_of_its_own_can_only_be_restarted() -> None:
     async with steered(Router()) as (_, console):
         pool = Alone()
         hooks.component_opened.announce(pool, component=pool)
-        text = "'alone' is not the child of a supervisor; it can only be restarted"
+        text = "'alone' is not a supervisor's child; it can only be restarted"
         assert await refusal(console, "stop alone") == text
         hooks.component_closed.announce(pool, component=pool)
 
@@ -418,7 +418,7 @@ async def test_the_last_lines_of_a_process_survive_its_restarts() -> None:
         await following.aclose()
         with pytest.raises(LookupError, match="'root/mute' has no output here"):
             console.lines("mute", 1)
-        with pytest.raises(LookupError, match="no worker is called 'x'; there is root/web, root/mute"):
+        with pytest.raises(LookupError, match="no worker is called 'x'; available: root/web, root/mute"):
             console.lines("x", 1)
 
 
@@ -451,7 +451,7 @@ async def test_a_task_is_cancelled_by_its_name_or_its_id() -> None:
         outcome = await console.command("cancel poll")
         assert first.cancelled()
         assert outcome.answer is not None
-        assert outcome.answer.startswith("cancelled the task 'poll', which waited at ")
+        assert outcome.answer.startswith("cancelled the task 'poll', which was waiting at ")
         assert outcome.answer.endswith(" forever")
 
         text = await refusal(console, "cancel twin")
@@ -459,7 +459,7 @@ async def test_a_task_is_cancelled_by_its_name_or_its_id() -> None:
         id_ = text.partition("ids ")[2].split()[0]
         assert (await console.command(f"cancel {id_}")).outcome is HANDLED
         assert sorted(each.cancelled() for each in twins) == [False, True]
-        assert (await refusal(console, "cancel nobody")).startswith("no task is called 'nobody'; there is ")
+        assert (await refusal(console, "cancel nobody")).startswith("no task is called 'nobody'; available: ")
         assert await refusal(console, "cancel") == "usage: cancel TASK"
 
 
@@ -478,7 +478,7 @@ async def test_a_task_that_ignores_its_cancellation_is_not_waited_for(clock: Any
         outcome = await console.command("cancel stubborn")
         released.set()
         assert outcome.answer is not None
-        assert outcome.answer.endswith("; it has not ended yet")
+        assert outcome.answer.endswith("; it has not finished yet")
 
 
 # -- sources and events ------------------------------------------------------------------------------------------------
@@ -494,7 +494,7 @@ async def test_hold_and_release_find_the_source_at_whichever_router_it_is() -> N
         assert second.sources()[0].held
         assert (await console.command(f"release {name}")).outcome is HANDLED
         assert not second.sources()[0].held
-        assert await refusal(console, "hold x") == f"no source is called 'x'; there is {name}"
+        assert await refusal(console, "hold x") == f"no source is called 'x'; available: {name}"
 
 
 async def test_all_sources_of_one_name_are_held_together() -> None:
@@ -516,7 +516,7 @@ async def test_emit_sends_json_data() -> None:
         assert (await console.command("""emit a/b '{"n": [1, "x"]}'""")).outcome is HANDLED
         assert (await console.command("emit a/c")).outcome is HANDLED
         assert seen.events == [Event("a/b", {"n": [1, "x"]}), Event("a/c")]
-        message = "give a topic, and data as JSON in single quotes: emit a/b '[1, 2]'"
+        message = "use a topic, and data as JSON in single quotes: emit a/b '[1, 2]'"
         for line in ("emit", "emit a {x", "emit a 1 2", "emit ''"):
             assert (await refusal(console, line)).endswith(message)
         nobody = await console.command("emit nobody/wants")

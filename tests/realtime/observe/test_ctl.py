@@ -405,7 +405,7 @@ def test_processes_of_up_have_logs_and_are_stopped_and_started(env: Env, here: A
             following.until("up")
             assert json.loads(here("logs", "web", "--json", "-n", "2")[1]) == {"lines": ["up", "up"]}
             status, _, err = here("logs", "nobody")
-            assert (status, "no worker is called 'nobody'; there is " in err) == (1, True)
+            assert (status, "no worker is called 'nobody'; available: " in err) == (1, True)
             assert here("stop")[0] == 0
             assert "has exited" in following.rest(1)
         program.rest()
@@ -441,7 +441,7 @@ def test_a_stop_of_a_lifetime_inside_another_program_reports_that_the_program_co
     with started(env, "-c", EMBEDDED) as program:
         status, out, err = here("stop")
         assert status == 1
-        assert out == "this lifetime ends; the program that runs its event loop continues, so stop that program too\n"
+        assert out == "this lifetime stops, but the program that runs its event loop continues; stop that program too\n"
         pid = program.process.pid
         assert f"the program has stopped, but its process (pid {pid}) is still running: other code started its" in err
         program.until("serving")

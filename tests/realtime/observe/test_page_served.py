@@ -182,7 +182,7 @@ async def test_a_lack_of_descriptors_is_logged_once_and_ends_by_itself(
         writer.close()
         await writer.wait_closed()
     (said,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert said.startswith("no connection can be accepted at ('127.0.0.1', ")
+    assert said.startswith("cannot accept connections at ('127.0.0.1', ")
 
 
 async def _connected_without_a_descriptor(
