@@ -288,8 +288,8 @@ async def _letters(selection: _Selection) -> list[int]:
     if missing := set(selection.ids) - {row.id for row in letters}:
         if await _job(selection, min(missing)) is not None:
             raise CliError(
-                f"{min(missing)!r} is a job, but replay and drop are for sent events. To run it again, enqueue it with a "
-                "new id. To remove complete jobs, call JobQueue.purge"
+                f"{min(missing)!r} is a job, but replay and drop are for sent events. To run it again, enqueue it with "
+                "a new id. To remove complete jobs, call JobQueue.purge"
             )
         raise CliError(
             f"sent event {min(missing)!r} is not a dead letter; `lifecycle flows dead` lists the dead letters"
