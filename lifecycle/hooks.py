@@ -138,7 +138,7 @@ class Hook(Signal):
 
 delivery_accepted: Hook = Hook(
     "delivery_accepted",
-    "An event came in: it has a route, or the fallback, or has failed. Announced before it can end. ``delivery``.",
+    "A route or the fallback accepted an event, or the event failed. Announced before its result. ``delivery``.",
 )
 event_routed: Hook = Hook("event_routed", "An event has a route. ``event``, ``pattern``, ``delivery``.")
 event_unrouted: Hook = Hook("event_unrouted", "No route handled an event. ``event``.")
@@ -146,12 +146,12 @@ event_dropped: Hook = Hook("event_dropped", "An event was dropped. ``event``, ``
 event_merged: Hook = Hook("event_merged", "An event was merged into a burst. ``event``, ``pattern``, ``delivery``.")
 handler_started: Hook = Hook(
     "handler_started",
-    "A handler is about to be called, in the task that announces this; context variables that are set here hold for "
-    "it, and its end is announced in the same task. ``event``, ``pattern``, ``delivery``.",
+    "A handler is about to be called in the current task. It sees any context variables set by receivers. Its end is "
+    "announced in the same task. ``event``, ``pattern``, ``delivery``.",
 )
 handler_passed: Hook = Hook(
     "handler_passed",
-    "A handler raised NotHandled; the next one is tried. ``event``, ``pattern``, ``delivery``.",
+    "A handler raised NotHandled, and the next handler is tried. ``event``, ``pattern``, ``delivery``.",
 )
 handler_finished: Hook = Hook(
     "handler_finished", "A handler returned. ``event``, ``pattern``, ``duration`` in seconds."
@@ -159,101 +159,104 @@ handler_finished: Hook = Hook(
 handler_failed: Hook = Hook("handler_failed", "A handler raised. ``event``, ``pattern``, ``error``.")
 delivery_ended: Hook = Hook(
     "delivery_ended",
-    "An event has its result: ``delivery.error``. The last announcement about it, once for each delivery; for merged "
-    "events, once for the call that they were merged into. ``delivery``.",
+    "An event has its result (``delivery.error``). This is the last announcement for the delivery. Merged events have "
+    "a single announcement. ``delivery``.",
 )
 source_failed: Hook = Hook("source_failed", "A source raised. ``source``, ``error``, ``restart_in`` (seconds or None).")
-router_started: Hook = Hook("router_started", "A router has started to run, and its sources start next. ``router``.")
+router_started: Hook = Hook("router_started", "A router has started, and is about to start its sources. ``router``.")
 router_stopped: Hook = Hook("router_stopped", "A router has stopped. ``router``.")
 
 # -- components with a state: the sender is the component -------------------------------------------------
 
 component_opened: Hook = Hook(
     "component_opened",
-    "A component with a ``state()`` was created, such as a worker that is starting. ``component``.",
+    "A component with a ``state()`` method was created, such as a starting worker. ``component``.",
 )
 component_changed: Hook = Hook(
-    "component_changed", "A component's state has changed, and no other hook announces the change. ``component``."
+    "component_changed", "A component's state has changed in a way that no other hook announces. ``component``."
 )
 component_closed: Hook = Hook("component_closed", "A component no longer exists. ``component``.")
 
 # -- states: the sender is the machine --------------------------------------------------------------------------
 
-state_changed: Hook = Hook("state_changed", "A state machine moved. ``machine``, ``transition``.")
+state_changed: Hook = Hook("state_changed", "A state machine changed its state. ``machine``, ``transition``.")
 
 # -- flows: the sender is the run ---------------------------------------------------------------------------------
 
 flow_changed: Hook = Hook(
     "flow_changed",
-    "A flow, or a task or retry in one, has changed state; the change is stored. ``change``.",
+    "The state of a flow, or of a task or retry in a flow, has changed. The change is stored. ``change``.",
 )
-flow_ended: Hook = Hook("flow_ended", "A flow has ended. ``state``, ``error`` (None if it failed without one).")
+flow_ended: Hook = Hook("flow_ended", "A flow has finished. ``state``, ``error`` (None if it failed without an error).")
 flow_task_started: Hook = Hook(
-    "flow_task_started", "A task, a retry or a revert begins; announced where it runs. ``task``: its record."
+    "flow_task_started", "A task, retry or revert has started. Announced in its own context. ``task`` (its record)."
 )
 flow_task_ended: Hook = Hook(
     "flow_task_ended",
-    "It has ended; announced where it ran. ``task``, ``error`` (None if it returned; a cancellation too).",
+    "A task, retry or revert has finished. Announced in its own context. ``task``, ``error`` (None if it returned; can "
+    "also be a cancellation).",
 )
 
 # -- workers: the sender is the worker (or the supervisor that restarted it) --------------------------------------
 
-worker_started: Hook = Hook("worker_started", "A worker runs. ``worker``.")
-worker_failed: Hook = Hook("worker_failed", "A worker ended with an error. ``worker``, ``exit``.")
+worker_started: Hook = Hook("worker_started", "A worker has started. ``worker``.")
+worker_failed: Hook = Hook("worker_failed", "A worker failed with an error. ``worker``, ``exit``.")
 worker_killed: Hook = Hook("worker_killed", "A worker was killed after its grace period. ``worker``, ``exit``.")
 restart_scheduled: Hook = Hook(
     "restart_scheduled",
-    "A child, and each that its supervisor's strategy adds, will be started again after a delay. The sender is the "
-    "supervisor. ``child``, ``delay`` in seconds, ``error``.",
+    "A child, and any others that the supervisor's strategy includes, will be restarted after a delay. The sender is "
+    "the supervisor. ``child``, ``delay`` in seconds, ``error``.",
 )
-worker_restarted: Hook = Hook("worker_restarted", "A worker was started again. ``worker``, ``restarts``.")
+worker_restarted: Hook = Hook("worker_restarted", "A worker was restarted. ``worker``, ``restarts``.")
 circuit_opened: Hook = Hook("circuit_opened", "A child will not be restarted automatically. ``child``, ``restarts``.")
 
-# -- pools: the sender is the pool; ``member`` is the id of a worker, ``session`` a name -----------------------
+# -- pools: the sender is the pool; ``member`` is a worker's ID, and ``session`` is a name ---------------------
 
 call_started: Hook = Hook(
     "call_started",
-    "A call begins, before it waits or is sent; announced in the caller's context. ``call``, which has a ``spec`` and "
-    "a ``traceparent`` that is sent along.",
+    "A call was made, but is not queued or sent yet. Announced in the caller's context. ``call``, with a ``spec`` and "
+    "a ``traceparent`` that is sent to the worker.",
 )
-call_ended: Hook = Hook("call_ended", "The call has finished. ``call``, ``error`` (None if it returned).")
-call_queued: Hook = Hook("call_queued", "A call waits for a worker. ``function``, ``session``.")
+call_ended: Hook = Hook("call_ended", "A call has finished. ``call``, ``error`` (None if it returned).")
+call_queued: Hook = Hook("call_queued", "A call is waiting for a worker. ``function``, ``session``.")
 call_dispatched: Hook = Hook(
     "call_dispatched",
     "A call was sent to a worker. ``function``, ``session``, ``member``, ``waited`` in seconds.",
 )
 call_finished: Hook = Hook(
     "call_finished",
-    "A call has its outcome. ``function``, ``session``, ``member`` (None if it was not sent), ``waited`` and ``ran`` "
-    "in seconds, ``error`` (None if it returned).",
+    "A call has returned or failed. ``function``, ``session``, ``member`` (None if it was not sent), ``waited`` and "
+    "``ran`` in seconds, ``error`` (None if it returned).",
 )
-pool_saturated: Hook = Hook("pool_saturated", "A call was rejected: the queue is full. ``queued``, ``function``.")
+pool_saturated: Hook = Hook("pool_saturated", "The queue is full, so a call was rejected. ``queued``, ``function``.")
 pool_recovered: Hook = Hook(
     "pool_recovered",
-    "The pool dealt with a failure. ``action`` (``retry``, ``degrade``, ``remove`` or ``replace``), ``member``, "
+    "The pool handled a failure. ``action`` (``retry``, ``degrade``, ``remove`` or ``replace``), ``member``, "
     "``reason``, ``error``.",
 )
-member_changed: Hook = Hook("member_changed", "The phase of a worker changed. ``member``, ``change``.")
+member_changed: Hook = Hook("member_changed", "A worker's phase changed. ``member``, ``change``.")
 health_checked: Hook = Hook(
-    "health_checked", "The health of a worker was checked. ``member``, ``result``, ``duration`` in seconds."
+    "health_checked", "A worker's health was checked. ``member``, ``result``, ``duration`` in seconds."
 )
 session_bound: Hook = Hook("session_bound", "A session was bound to a worker. ``session``, ``member``.")
-session_hit: Hook = Hook("session_hit", "A call went to the worker of its session. ``session``, ``member``.")
+session_hit: Hook = Hook("session_hit", "A call was sent to its session's worker. ``session``, ``member``.")
 session_missed: Hook = Hook(
     "session_missed",
-    "A call's session had no free worker. ``session``, ``member`` (None if it had none).",
+    "A call's session had no free worker. ``session``, ``member`` (None if the session had no worker).",
 )
-session_lost: Hook = Hook("session_lost", "The worker of a session has ended. ``session``, ``member``.")
-session_evicted: Hook = Hook("session_evicted", "A session was evicted by newer ones. ``session``, ``member``.")
+session_lost: Hook = Hook("session_lost", "A session's worker has exited. ``session``, ``member``.")
+session_evicted: Hook = Hook("session_evicted", "Newer sessions have displaced a session. ``session``, ``member``.")
 
 # -- the runtime: the sender is the lifetime -------------------------------------------------------------------
 
-task_started: Hook = Hook("task_started", "A background task, or a function of a `Group`, began. ``name``.")
+task_started: Hook = Hook("task_started", "A background task, or a function in a `Group`, has started. ``name``.")
 task_finished: Hook = Hook(
-    "task_finished", "A background task, or a function of a `Group`, ended. ``name``, ``duration``."
+    "task_finished", "A background task, or a function in a `Group`, has finished. ``name``, ``duration``."
 )
 task_crashed: Hook = Hook("task_crashed", "A background task raised. ``name``, ``error``.")
-critical_finished: Hook = Hook("critical_finished", "A `do` or `do_detached` ended. ``name``, ``duration``, ``error``.")
-hook_finished: Hook = Hook("hook_finished", "A shutdown hook ended. ``hook``, ``duration``, ``error``.")
+critical_finished: Hook = Hook(
+    "critical_finished", "A `do` or `do_detached` has finished. ``name``, ``duration``, ``error``."
+)
+hook_finished: Hook = Hook("hook_finished", "A shutdown hook has finished. ``hook``, ``duration``, ``error``.")
 signal_received: Hook = Hook("signal_received", "The process received a signal. ``signum``, ``count``.")
 forced_exit: Hook = Hook("forced_exit", "The process is about to be forced to exit. ``status``, ``reason``.")

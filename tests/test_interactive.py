@@ -377,7 +377,7 @@ async def test_arguments_of_a_command_without_arguments_are_answered(said: Any) 
     event = router.commands.parse("exit the building")
     assert event is not None
     await router.dispatch(event)
-    assert said() == "'exit' takes no arguments, so 'exit the building' is not a command. Give 'exit' alone.\n"
+    assert said() == "'exit' takes no arguments, so 'exit the building' is not a command. Type only 'exit'.\n"
 
 
 async def test_unknown_lines_go_to_the_unknown_handler() -> None:

@@ -146,14 +146,16 @@ class BuiltInCommands(Commands):
 
     def _add_all(self) -> None:
         self._add("status", "Show the state of the program.", self._status)
-        self._add("stop", "End the program, or stop a worker: NAME.", self._stop, complete=self._child_names)
-        self._add("start", "Start a stopped worker: NAME, or its path.", self._start, complete=self._child_names)
-        self._add("terminate", "Suspend, so that state is saved, then end the program.", self._terminate, alone=True)
-        self._add("restart", "Restart a worker: NAME, or its path.", self._restart, complete=self._restartable_names)
-        self._add("cancel", "Cancel an asyncio task: TASK, or its id.", _cancel, complete=_task_names)
-        self._add("emit", "Send an event: TOPIC, and its data as JSON.", _refuse_emit, event=_event_of)
-        self._add("hold", "Hold the events of a source: SOURCE.", self._hold, complete=self._source_names)
-        self._add("release", "Release the events of a held source: SOURCE.", self._release, complete=self._source_names)
+        self._add("stop", "Stop the program, or only the worker NAME.", self._stop, complete=self._child_names)
+        self._add("start", "Start the stopped worker with this NAME or path.", self._start, complete=self._child_names)
+        self._add("terminate", "Suspend the program to save its state, then stop it.", self._terminate, alone=True)
+        self._add(
+            "restart", "Restart the worker with this NAME or path.", self._restart, complete=self._restartable_names
+        )
+        self._add("cancel", "Cancel the asyncio task with this name or ID.", _cancel, complete=_task_names)
+        self._add("emit", "Send an event with this TOPIC, and data as JSON.", _refuse_emit, event=_event_of)
+        self._add("hold", "Hold the events from SOURCE.", self._hold, complete=self._source_names)
+        self._add("release", "Release the events held from SOURCE.", self._release, complete=self._source_names)
 
     def _add(
         self, name: str, text: str, handler: Any, *, event: Any = None, complete: Any = None, alone: bool = False

@@ -199,7 +199,7 @@ async def _ask(selection: _Selection, request: str, states: Sequence[FlowState])
     """Send a request to the processes that run flows in one of ``states``, and return the IDs of these flows."""
     rows = await selection.rows()
     if selection.ids and (ended := [row for row in rows if row.state in ENDS]):
-        raise CliError(f"flow {ended[0].id!r} has ended: {ended[0].state}")
+        raise CliError(f"flow {ended[0].id!r} has already finished: {ended[0].state}")
     processes = {row.id: process for row in rows if row.state in states and (process := await selection.process(row))}
     selection.send(request, processes)
     for flow, process in processes.items():

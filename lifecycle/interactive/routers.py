@@ -229,7 +229,7 @@ def _answer_unknown(event: UnknownCommandEvent) -> None:
     word = event.command if len(event.command) <= _SHOWN else f"{event.command[:_SHOWN]}…"
     first = "".join(event.command.split(maxsplit=1)[:1])
     if first != event.command and first in event.known:
-        say(f"{first!r} takes no arguments, so {word!r} is not a command. Give {first!r} alone.")
+        say(f"{first!r} takes no arguments, so {word!r} is not a command. Type only {first!r}.")
     else:
         near = difflib.get_close_matches(first, event.known, cutoff=0.5) or ["help"]
         say(f"Unknown command {word!r}. Try: {', '.join(near)}")

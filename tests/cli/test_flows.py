@@ -206,7 +206,7 @@ async def test_running_process_suspends_and_resumes_a_flow(tmp_path: Path, info:
         assert "to resume f-1" in await ask("resume", file, "f-1")
         await run
         assert done == [1, 2]
-        assert "has ended: SUCCESS" in await ask("suspend", file, "f-1", status=FAILED)
+        assert "has already finished: SUCCESS" in await ask("suspend", file, "f-1", status=FAILED)
 
 
 async def test_flow_without_process_waits_for_its_program(tmp_path: Path, info: Said) -> None:

@@ -204,7 +204,7 @@ class AnnouncedWebhook(WebhookSource):
         self._warning = (
             ""
             if secret_env
-            else "; any local program or web page can send requests: give --secret-env NAME to require signatures"
+            else "; any local program or web page can send requests; to require signatures, use --secret-env NAME"
         )
 
     async def __aenter__(self) -> Self:
