@@ -22,7 +22,7 @@ names from `lifecycle` itself.
 lifecycle.control          events and their routes
     Router                 handlers by pattern; sources, middleware
     Event, Delivery        a topic with data, and the result of handling it
-    NotHandled             raise it to pass the event to the next handler
+    NotHandled             raised to pass the event to the next handler
     Debounce, merge_files  one call per burst, with all changed files
     FileEvent, FileBatch, TickEvent, CommandEvent, WebhookEvent
     recover, timeout       middleware: log errors, limit the time
@@ -38,13 +38,13 @@ lifecycle.interactive      a prompt with commands, and Ctrl+C
     new_interactive_router
 lifecycle.runtime          start, stop and background tasks of a program
     run, lifetime          for a whole program; for a block inside a framework
-    go, Group              start background tasks; tasks that end together
+    go, Group              start background tasks; tasks that stop together
     shutdown, on_shutdown  begin the shutdown; run code during it
-    sleep                  a sleep that ends early when the program stops
+    sleep                  a sleep that is cut short when the program stops
 lifecycle.workers          supervised processes, tasks and threads
     ProcessWorker          a program with all its child processes
     TaskWorker, Gate       an async function, and a point to suspend it
-    Supervisor, Spec       restarts failed workers; describes one of them
+    Supervisor, Spec       restarts failed workers; describes such a worker
     Backoff                delays between restarts
 lifecycle.workers.pool     worker processes that answer calls
     Pool                   keeps loaded models and state in memory

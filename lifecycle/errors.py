@@ -1,21 +1,21 @@
 """All errors that the library raises, in one tree.
 
 LifecycleError
-├── NotHandled                  no handler took the event, or a handler passed it on
-│   ├── Dropped                 dropped on purpose, and counted: a full queue, a superseded run
+├── NotHandled                  no handler handled the event, or a handler passed it on
+│   ├── Dropped                 deliberately dropped, and counted: a full queue, a superseded run
 │   └── InvalidTopic            (ValueError) an invalid topic
 ├── InvalidPattern              (ValueError) a pattern that cannot be parsed
-├── RouteConflict               the pattern, command or name is registered already
+├── RouteConflict               the pattern, command or name is already registered
 ├── RouteNotFound               (KeyError) nothing is registered under that pattern
-├── RouterRunning               the router is running already
+├── RouterRunning               the router is already running
 ├── LaneFull                    a lane is full, and waiting is impossible or was not requested
 ├── SourceFailed                a source could not start
-├── SourceClosed                an event was given to a source that is closed
-├── UsageError                  a command has wrong arguments; the message has the usage
-├── Interrupted                 the lifetime began to stop while waiting
-├── InvalidTransition           a transition that the table of a state machine does not allow
+├── SourceClosed                an event was passed to a closed source
+├── UsageError                  a command has the wrong arguments; the message shows its usage
+├── Interrupted                 the lifetime started to stop while the caller was waiting
+├── InvalidTransition           a state machine's table does not allow a transition
 │   └── InvalidState            (also FlowError) the same for flows and jobs
-├── WorkerFailed                a worker ended, or could not start, with an error
+├── WorkerFailed                a worker failed, or could not start
 │   └── PoolFailed              (also PoolError) the pool gave up
 ├── RestartLimitReached         a supervisor exceeded its restart limit
 ├── DoNotRestart                raised by a child: do not restart it
@@ -23,13 +23,13 @@ LifecycleError
 ├── JournalError                a journal cannot be opened, read or written
 ├── VerificationError           a webhook's signature is missing, wrong or too old
 ├── PoolError
-│   ├── RemoteError             the called function raised in its worker process
-│   ├── RemoteTraceback         its cause: the traceback there, as text
+│   ├── RemoteError             the called function raised an error in its worker process
+│   ├── RemoteTraceback         its cause: the remote traceback, as text
 │   ├── WorkerLost              the worker process died during the call
 │   ├── PoolBusy                the pool's queue is full
 │   ├── PoolFailed              (also WorkerFailed)
 │   ├── PoolClosed              the pool is closed
-│   └── SessionLost             the worker of the session has ended
+│   └── SessionLost             the session's worker has exited
 ├── BridgeError
 │   ├── NotLeader               a process that is not the leader tried to write
 │   ├── NotPublished            the bus did not acknowledge an event in time

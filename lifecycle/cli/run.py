@@ -111,7 +111,7 @@ def _attribute(module: ModuleType, path: str, fits: Callable[[Any], bool]) -> An
             found = getattr(found, name)
         except AttributeError:
             known = sorted(each for each, value in vars(module).items() if each[0] != "_" and fits(value))
-            hint = f"; it has {', '.join(known)}" if known else ""
+            hint = f"; available: {', '.join(known)}" if known else ""
             raise UsageError(f"the module {module.__name__!r} has no {path!r}{hint}") from None
     return found
 

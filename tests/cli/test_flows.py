@@ -171,7 +171,7 @@ def test_a_diagram_of_another_flow_is_refused(file: Path, info: Said) -> None:
         in info("diagram", file, "good", "--flow", f"{__name__}:build", status=USAGE)[1]
     )
     assert "must be a flow" in info("diagram", file, "good", "--flow", "json:dumps", status=USAGE)[1]
-    assert "no 'none'; it has DEPLOY" in info("diagram", file, "--flow", f"{__name__}:none", status=USAGE)[1]
+    assert "no 'none'; available: DEPLOY" in info("diagram", file, "--flow", f"{__name__}:none", status=USAGE)[1]
     assert "must have the form MODULE:ATTRIBUTE" in info("diagram", file, "--flow", "app", status=USAGE)[1]
 
 

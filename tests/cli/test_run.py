@@ -77,7 +77,7 @@ def test_a_factory_makes_one_or_several(attribute: str, count: int) -> None:
         ("..loadme:main", False, "expected a module name, such as app"),
         ("./loadme:main", False, "expected a module name, such as app"),
         ("loadme.py:main", False, r"omit \.py: loadme$"),
-        ("loadme:mian", False, "has no 'mian'; it has main, router, service"),
+        ("loadme:mian", False, "has no 'mian'; available: main, router, service"),
         ("loadme:service.nothing", False, r"has no 'service\.nothing'"),
         ("loadme:number", False, "must be an async function, a router or a worker, got 1"),
         ("loadme:plain", False, "to call it and run its result, use --factory"),

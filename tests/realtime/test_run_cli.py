@@ -106,7 +106,7 @@ def test_an_error_of_the_program_is_shown_whole_and_ends_with_1(here: Path, targ
     [
         (["app"], "must have the form MODULE:ATTRIBUTE"),
         (["nope:main"], "no module 'nope'"),
-        (["app:nope"], "has no 'nope'; it has fails, leaves, main, waits"),
+        (["app:nope"], "has no 'nope'; available: fails, leaves, main, waits"),
         (["app:worker"], "to call it and run its result, use --factory"),
         (["app:main", "--", "x"], "takes no command"),
         ([], "MODULE:ATTRIBUTE"),

@@ -99,7 +99,7 @@ def _description(exchange: Exchange, until: float) -> dict[str, Any]:
 def _program_row(program: Program, answer: dict[str, Any]) -> tuple[str, ...]:
     pid = program.pid or answer.get("pid")
     if "error" in answer:
-        return program.name, str(pid or ""), "no answer"
+        return program.name, str(pid or ""), "no response"
     since = answer.get("started_at")
     return program.name, str(pid), ago(since) if isinstance(since, (int, float)) and 0 < since < _LATEST_START else ""
 

@@ -97,7 +97,7 @@ def test_ps_shows_programs_with_invalid_responses(sockets: Path, capsys: pytest.
         status, out, _ = said(capsys, "ps")
         assert status == 0
         assert [line.split()[0] for line in out.splitlines()] == ["name", "bad", "good"]
-        assert "no answer" in out
+        assert "no response" in out
         _, out, _ = said(capsys, "ps", "--json")
         error, success = json.loads(out)["programs"]
     assert "does not use this library" in error["error"]
@@ -113,7 +113,7 @@ def test_silent_program_does_not_block(
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(sockets / "stuck.sock"))
         listener.listen()
-        assert "no answer" in said(capsys, "ps")[1]
+        assert "no response" in said(capsys, "ps")[1]
         for words in (["routes"], ["status"], ["tail"], ["stop"], ["attach"]):
             status, out, err = said(capsys, *words)
             assert (status, out) == (1, "")
@@ -170,7 +170,7 @@ def test_slow_response_times_out_as_a_whole(
         dripping = threading.Thread(target=drip, args=(listener,))
         dripping.start()
         try:
-            assert "no answer" in said(capsys, "ps")[1]
+            assert "no response" in said(capsys, "ps")[1]
         finally:
             ended.set()
             dripping.join()
@@ -221,7 +221,7 @@ def test_silent_programs_share_one_timeout(
             listener = stuck.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             listener.bind(str(sockets / f"stuck-{number}.sock"))
             listener.listen()
-        assert said(capsys, "ps")[1].count("no answer") == 3
+        assert said(capsys, "ps")[1].count("no response") == 3
     first, *others = [seconds or 0.0 for seconds in waited]
     assert 0 <= first <= 0.1
     assert others == [0.0, 0.0], "the first program has used up the timeout"
