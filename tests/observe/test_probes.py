@@ -173,7 +173,7 @@ def test_an_invalid_drain_delay_raises(delay: float) -> None:
 
 @pytest.mark.parametrize("port", [-1, 65_536])
 def test_an_invalid_port_raises(port: int) -> None:
-    with pytest.raises(ValueError, match=f"port={port} .*give 1 to 65535"):
+    with pytest.raises(ValueError, match=f"port={port} .*use 1 to 65535"):
         ProbeServer(port=port)
 
 

@@ -173,4 +173,4 @@ async def test_webhook_prints_its_address_and_warns_without_a_secret(
     said: list[str] = []
     async with AnnouncedWebhook(Address("127.0.0.1", 0), secret_env, announce=said.append) as source:
         assert said[0].startswith(f"webhook at {source.url}")
-        assert ("give --secret-env NAME" in said[0]) == hinted
+        assert ("use --secret-env NAME" in said[0]) == hinted
