@@ -27,7 +27,7 @@ __all__ = ["command", "emit", "restart", "stop"]
 #: The maximum number of seconds to wait for the process to exit after it has closed its socket. By default, a program
 #: exits within 25 seconds.
 EXIT_TIMEOUT: Final = 30.0
-#: The maximum if the event loop was started by other code. Such a process usually continues.
+#: The maximum number of seconds if other code started the event loop. Such a process usually continues.
 _EMBEDDED_EXIT_TIMEOUT: Final = 1.0
 #: The timeout, in seconds, for the rest of a response after its first bytes.
 _RESPONSE_TIMEOUT: Final = 10.0
@@ -159,7 +159,10 @@ def _is_stopping(client: Client) -> bool:
 
 @contextmanager
 def _process(client: Client) -> Generator[int | None]:
-    """Return a pidfd for the process. Without pidfds, return None: a closed socket then means that it has exited."""
+    """Yield a pidfd for the process, or None on systems without pidfds.
+
+    Without a pidfd, the process is considered to have exited when its socket is closed.
+    """
     try:
         descriptor = os.pidfd_open(client.program.pid or 0)
     except (AttributeError, OSError):

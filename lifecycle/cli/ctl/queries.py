@@ -186,7 +186,10 @@ def _place(task: dict[str, Any]) -> str:
 
 
 def logs(request: Request) -> int:
-    """Show a process's last lines. With -f, continue until Ctrl+C, or until the reader or the program is gone."""
+    """Show a process's last lines.
+
+    With -f, continue until Ctrl+C, or until the reader closes the output or the program exits.
+    """
     client = choose(request.program)
     query = {"worker": request.arguments["name"], "lines": request.arguments["lines"]}
     if not request.arguments["follow"]:
@@ -235,7 +238,7 @@ def _show_trace(answer: Any) -> None:
 
 
 def tail(request: Request) -> int:
-    """Show events until Ctrl+C or the reader closes the output. If the program exits first, this is a failure."""
+    """Show events until Ctrl+C, or until the reader closes the output. It is a failure if the program exits first."""
     client = choose(request.program)
     pattern = request.arguments["pattern"]
     # Open the stream first, so that no event is missed.

@@ -29,7 +29,10 @@ _STATS: Final = ("idle", "busy", "degraded", "starting", "stopping", "queued")
 
 
 def status(request: Request) -> int:
-    """Show the state. With --watch, continue until Ctrl+C, the reader closes the output, or the program exits."""
+    """Show the state.
+
+    With --watch, continue until Ctrl+C, or until the reader closes the output or the program exits.
+    """
     client = choose(request.program)
     watching = request.arguments["watch"]
     if not watching:

@@ -88,7 +88,7 @@ class Wait:
         try:
             stream = self._opened()
         except CliError as error:
-            # Even if the stream has ended, the command is still running.
+            # Without a stream, there is no progress to show, but the command is still running.
             if isinstance(error, GoneError) and not isinstance(error, SilentError):
                 return
             if not others:

@@ -100,7 +100,7 @@ class _Program:
         self._outcomes: list[Outcome] = []
 
     def run(self) -> int:
-        """Run until all or an essential process has exited, or a stop is requested. Returns the exit status."""
+        """Run until all processes or an essential one have exited, or a stop is requested. Returns the exit status."""
         from lifecycle.cli.run import OptionalControlSocket, program_name
         from lifecycle.runtime import run
 

@@ -30,8 +30,8 @@ __all__ = ["OrderedWorker", "Starts"]
 class Starts:
     """Starts and restarts each process when its dependencies meet its conditions.
 
-    Independent processes start at the same time. If a process fails to start for the first time, or its exit
-    means that other processes can never start, everything is stopped. ``on_settled`` is called after each attempt.
+    Independent processes start at the same time. If a process's first start fails, or its exit means that other
+    processes can never start, everything is stopped. ``on_settled`` is called after each attempt to start a process.
     """
 
     def __init__(

@@ -355,7 +355,10 @@ class Runner:
             alert(text, bell=bell, notify=notify)
 
     def _report_end(self, text: str, status: int) -> None:
-        """Report an exit that is not followed by an automatic restart. With ``--exit-on-error``, it may be the last."""
+        """Report an exit after which the supervisor does not restart the command.
+
+        With ``--exit-on-error``, a failure sets the exit status of `lifecycle watch`.
+        """
         failed = status != DONE
         if self._settings.exit_on_error:
             self.exit_status = status

@@ -292,7 +292,10 @@ class Contents:
         self._known: dict[Path, _Fingerprint] = {}
 
     async def learn(self, roots: Iterable[Path], counts: Callable[[Path], bool]) -> AsyncGenerator[int]:
-        """Read the files at and below ``roots`` accepted by ``counts``. Yields the total read after each batch."""
+        """Read the files at and below ``roots`` that ``counts`` accepts.
+
+        Yields the number of known files after each batch.
+        """
         walk, left = _files(roots), MAX_READ
         while found := await asyncio.to_thread(lambda: list(islice(walk, BATCH))):
             prints = await asyncio.to_thread(_fingerprints, [path for path in found if counts(path)], self._until, left)
@@ -391,7 +394,7 @@ class SyntaxCheck:
         self._python = python
         # The files that could not be compiled. They are checked again after every change.
         self._broken: frozenset[Path] = frozenset()
-        # The file that was compiled in advance, its state at that time, and its errors (None if compiling failed).
+        # The file that was compiled in advance, its state at that time, and its errors (None without a result).
         self._first: tuple[Path, _Fingerprint, asyncio.Future[dict[Path, str] | None]] | None = None
 
     async def begin(self, path: Path) -> None:

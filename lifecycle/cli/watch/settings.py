@@ -309,7 +309,7 @@ class Settings:
 
     @property
     def shares_terminal(self) -> bool:
-        """True if the command can use our terminal. Not if we read its output, or two runs would share it."""
+        """True if the command can use our terminal: we do not read its output, and no two runs would share it."""
         return not (self.prompt or self.keep_old or (self.ready or "").startswith("line:"))
 
     @property
