@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from lifecycle._util import reason_of
 from lifecycle.errors import InvalidTransition, WorkerFailed
@@ -95,12 +95,13 @@ class ContainerWorker(BaseWorker):
             ``/var/run/docker.sock``, Podman's socket for this user, and Podman's system-wide socket.
         stop_timeout: Seconds to wait after the stop signal before killing the container.
         output: A plain function to call in the event loop with each line of output, without its line ending, and the
-            name of the stream, "stdout" or "stderr". If the function raises, the exception is logged. By default, lines
-            are logged to ``lifecycle.workers.<name>`` at level INFO.
+            name of the stream, "stdout" or "stderr". If the function raises, the exception is logged. ``"inherit"``
+            prints the lines to this program's own streams. By default, lines are logged to
+            ``lifecycle.workers.<name>`` at level INFO. In a terminal, they are printed if that level is not enabled.
 
     Raises:
         ValueError: if a setting is invalid. The message names the setting.
-        TypeError: if the command contains anything other than strings, or ``output`` is not a plain function.
+        TypeError: if the command contains anything other than strings, or ``output`` is invalid.
     """
 
     kind: ClassVar[str] = "container"
@@ -117,7 +118,7 @@ class ContainerWorker(BaseWorker):
         env: Mapping[str, str] | None = None,
         engine: str | None = None,
         stop_timeout: Duration = 10.0,
-        output: Output | None = None,
+        output: Output | Literal["inherit"] | None = None,
     ) -> None:
         super().__init__(name, stop_timeout=stop_timeout)
         if not image:

@@ -12,7 +12,7 @@ import os
 import signal
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from lifecycle._durations import in_seconds
 from lifecycle._util import current_span
@@ -60,8 +60,9 @@ class ProcessWorker(BaseWorker):
             immediately.
         stop_timeout: Seconds to wait after ``stop_signal`` before killing the process.
         output: A plain function to call in the event loop with each line of output, without its line ending, and the
-            name of the stream, "stdout" or "stderr". If the function raises, the exception is logged. By default, lines
-            are logged to ``lifecycle.workers.<name>`` at level INFO.
+            name of the stream, "stdout" or "stderr". If the function raises, the exception is logged. ``"inherit"``
+            prints the lines to this program's own streams. By default, lines are logged to
+            ``lifecycle.workers.<name>`` at level INFO. In a terminal, they are printed if that level is not enabled.
         ready: When the process is considered ready. ``"port:N"``: when it accepts connections on this local port.
             ``"http://…"`` or ``"https://…"``: when a request to this URL returns a status below 400. ``"line:REGEX"``:
             when it writes a matching line to stdout or stderr. ``"notify"``: when it sends READY=1 to the socket in
@@ -82,7 +83,7 @@ class ProcessWorker(BaseWorker):
 
     Raises:
         ValueError: if a setting is invalid. The message names the setting.
-        TypeError: if an argument is not a string or a path, or ``output`` is not a plain function.
+        TypeError: if an argument is not a string or a path, or ``output`` is invalid.
     """
 
     kind: ClassVar[str] = "process"
@@ -96,7 +97,7 @@ class ProcessWorker(BaseWorker):
         user: str | int | None = None,
         stop_signal: int = signal.SIGTERM,
         stop_timeout: Duration = 10.0,
-        output: Output | None = None,
+        output: Output | Literal["inherit"] | None = None,
         ready: str | None = None,
         start_timeout: Duration = 30.0,
         stdio: Stdio | None = None,

@@ -185,7 +185,7 @@ class Spec:
     env: Mapping[str, str] | None = field(default=None, repr=False)
     cwd: str | os.PathLike[str] | None = None
     user: str | int | None = None
-    output: Output | None = None
+    output: Output | Literal["inherit"] | None = None
     ready: str | None = None
     start_timeout: OptionalDurationField = duration(None)
     probe: str | None = None

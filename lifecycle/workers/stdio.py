@@ -11,18 +11,19 @@ from __future__ import annotations
 import asyncio
 import errno
 import inspect
+import logging
 import os
 import shutil
 import subprocess
+import sys
 from collections import deque
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TextIO, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
-    import logging
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from lifecycle.workers._posix import Account
@@ -197,15 +198,14 @@ class LineSource(Protocol):
 class Pipes:
     """One pipe each for stdout and stderr, which are read line by line. There is no standard input.
 
-    The process runs in a new session. Each line is passed to ``output``. Without ``output``, lines are logged to
-    ``log`` at level INFO. Only the current line is buffered, so if ``output`` is slow, the pipe fills up and slows the
-    process down.
+    The process runs in a new session. `Receiver` handles the lines. Only the current line is buffered, so if ``output``
+    is slow, the pipe fills up and slows the process down.
 
     Raises:
-        TypeError: if ``output`` is not callable or is async.
+        TypeError: if ``output`` is neither a plain function nor "inherit".
     """
 
-    def __init__(self, output: Output | None, log: logging.Logger) -> None:
+    def __init__(self, output: Output | Literal["inherit"] | None, log: logging.Logger) -> None:
         self._receiver = Receiver(output, log)
         self._readers: list[Reader] = []
 
@@ -351,19 +351,18 @@ class Output(Protocol):
 
 
 class Receiver:
-    """Splits stdout and stderr into lines, and passes them to ``output`` or logs them to ``log`` at level INFO.
+    """Splits stdout and stderr into lines, and passes them to ``output``.
 
-    It keeps the last 4 KiB of stderr.
+    "inherit" prints the lines to this program's own stdout and stderr. None logs them to ``log`` at level INFO, or
+    prints them if the program runs in a terminal and logs no messages at this level. The last 4 KiB of stderr are kept.
 
     Raises:
-        TypeError: if ``output`` is not callable or is async.
+        TypeError: if ``output`` is neither a plain function nor "inherit".
     """
 
-    def __init__(self, output: Output | None, log: logging.Logger) -> None:
-        if output is not None and not _is_plain(output):
-            raise TypeError(f"output must be a plain function that takes (line, stream), or None, got {output!r}")
+    def __init__(self, output: Output | Literal["inherit"] | None, log: logging.Logger) -> None:
         self._log = log
-        self._output: Output = self._to_log if output is None else output
+        self._output: Output = self._function(output)
         self._listener: Callable[[str], object] | None = None
         self._has_failed = False
         self._lines: dict[Stream, Lines] = {"stdout": Lines(), "stderr": Lines()}
@@ -398,8 +397,29 @@ class Receiver:
         if self._listener is not None:
             self._listener(line)
 
+    def _function(self, output: Output | Literal["inherit"] | None) -> Output:
+        if output is None:
+            return self._to_log
+        if output == "inherit":
+            return _print
+        if not _is_plain(output):
+            raise TypeError(f'output must be a plain function that takes (line, stream), or "inherit", got {output!r}')
+        return output
+
     def _to_log(self, line: str, stream: Stream) -> None:
-        self._log.info("%s", line, extra={"stream": stream})
+        if self._log.isEnabledFor(logging.INFO) or not _is_terminal(stream):
+            self._log.info("%s", line, extra={"stream": stream})
+        else:
+            _print(line, stream)
+
+
+def _print(line: str, stream: Stream) -> None:
+    print(line, file=getattr(sys, stream), flush=True)
+
+
+def _is_terminal(stream: Stream) -> bool:
+    file: TextIO | None = getattr(sys, stream)
+    return file is not None and file.isatty()
 
 
 class Lines:

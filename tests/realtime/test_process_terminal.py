@@ -222,3 +222,45 @@ async def test_it_is_ready_by_a_line_that_it_shows() -> None:
     async with on(Terminal(screen), code, ready=r"line:^\S*up on \d", start_timeout=LIMIT) as worker:
         assert worker.status is Status.RUNNING
         assert b"up on 1" in screen.shown
+
+
+OUTER = """
+import asyncio, logging, sys
+from lifecycle.workers import ProcessWorker
+
+async def main():
+    worker = ProcessWorker("app", sys.executable, "-c", "print('from the child')"{more})
+    async with worker:
+        await worker.wait()
+
+{setup}
+asyncio.run(main())
+print("done", flush=True)
+"""
+
+
+async def shown_by(*, setup: str = "", more: str = "") -> str:
+    """Return the text that a program prints on its terminal while it supervises a child."""
+    screen = Screen()
+    argv = (sys.executable, "-c", OUTER.format(setup=setup, more=more))
+    async with ProcessWorker("outer", *argv, stdio=Terminal(screen)) as worker:
+        await screen.shows("done")
+        await worker.wait()
+    return screen.shown.decode()
+
+
+async def test_a_program_in_a_terminal_prints_the_lines_of_its_processes() -> None:
+    assert await shown_by() == "from the child\r\ndone\r\n"
+
+
+async def test_a_program_in_a_terminal_that_logs_the_lines_does_not_print_them() -> None:
+    shown = await shown_by(setup='logging.basicConfig(level="INFO", format="log: %(message)s")')
+    assert "log: from the child\r\n" in shown
+    assert shown.count("from the child") == 1
+
+
+async def test_inherited_output_is_printed_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    code = "import sys; print('out'); print('err', file=sys.stderr)"
+    async with ProcessWorker("app", sys.executable, "-c", code, output="inherit") as worker:
+        await worker.wait()
+    assert tuple(capsys.readouterr()) == ("out\n", "err\n")
