@@ -1,9 +1,9 @@
 """The command that runs the benchmarks: ``python -m benchmarks [--write | --check] [module ...]``.
 
 Without an option, it prints the figures. ``--write`` also stores them in ``benchmarks/figures.json`` and on the page
-``docs/reference/performance.md``. Stored figures for other modules are kept. ``--check`` compares the figures with the
-stored ones. It exits with 1 if a figure is worse in two consecutive runs by more than the machine's noise. Figures
-without a limit are not compared.
+``docs/reference/performance.md``. Stored figures for other modules are kept. ``--check`` compares the new figures with
+the stored figures. It exits with 1 if a figure is worse in two consecutive runs by more than the machine's noise.
+Figures without a limit are not compared.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _confirmed(name: str, suspects: Iterable[str], before: Mapping[str, Any]) ->
 
 
 def regressions(name: str, figures: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
-    """Return the figures of a module that are worse than the stored ones."""
+    """Return a module's figures that are worse than the stored figures."""
     bars = {figure: Bar.read(words) for figure, words in import_module(f"benchmarks.{name}").BARS.items()}
     both = (figure for figure in bars if _is_number(figures.get(figure)) and _is_number(kept.get(figure)))
     return [figure for figure in both if bars[figure].worse(figures[figure], kept[figure])]

@@ -106,7 +106,7 @@ def _raw_tasks(server: postgres.Postgres) -> float:
 
 
 def _batch(number: int) -> Batch:
-    """Store the end of one task and the start of the next."""
+    """Store that one task has finished and that the next has started."""
     seq = 2 * number
     steps = [
         StepRow(f"t{number}", "task", "SUCCESS", "EXECUTE", 1, 1, "1"),

@@ -102,7 +102,7 @@ async def _attached() -> AsyncGenerator[None]:
         assert reader.stdout is not None
         await reader.stdout.readline()
         try:
-            # The first message contains the whole state. Later ones contain only changes.
+            # The first message contains the whole state. Later messages contain only changes.
             await asyncio.sleep(1)
             yield
         finally:

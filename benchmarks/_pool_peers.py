@@ -29,7 +29,7 @@ while header := read(4):
 
 
 class Pipe:
-    """A hand-written length-prefixed echo over the pipes of a child process, with asyncio streams."""
+    """A hand-written length-prefixed echo over a child process's pipes, with asyncio streams."""
 
     _process: asyncio.subprocess.Process
     _writer: asyncio.StreamWriter

@@ -34,7 +34,7 @@ KILLS = 5
 RUN = 0.05
 #: Seconds that a cancelled call may take before its worker is killed.
 GRACE = 0.5
-#: Seconds to wait after the call's first output. By then it holds the interpreter lock.
+#: Seconds to wait after the call's first output. By then, the call holds the interpreter lock.
 HOLD = 0.1
 #: The number of workers in the pool, one of which is killed.
 SIZE = 2
@@ -137,7 +137,7 @@ async def _kill_and_replace(fifo: str) -> float:
     async with _pool(1) as pool:
         victim = await pool.call("pid")
         call = await _under_way(pool, "hold", fifo)
-        # Wait, because the call would react to the cancellation before it holds the lock.
+        # Until the call holds the lock, it would react to the cancellation.
         await asyncio.sleep(HOLD)
         began = time.perf_counter()
         await _cancelled(call)

@@ -81,7 +81,7 @@ def _median_latency(watching: Watching) -> float:
 
 
 async def _latency(watching: Watching, directory: Path) -> float:
-    """Return the median seconds between a write and its report, for several writes at random moments."""
+    """Return the median number of seconds between a write and its report, for several writes at random moments."""
     file = directory / "file"
     file.write_bytes(b"")
     reported = asyncio.Event()

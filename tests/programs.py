@@ -42,7 +42,7 @@ class Running:
             start_new_session=True,
         )
         self.text = ""
-        # The position in the output up to which text was matched.
+        # The position in the output after the last matched text.
         self._at = 0
 
     def until(self, text: str) -> None:

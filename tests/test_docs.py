@@ -270,7 +270,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
 
 
 def children_of(program: Running, argument: str) -> set[int]:
-    """Return the PIDs of those descendants of ``program`` that have ``argument`` in their command line."""
+    """Return the PIDs of the descendants of ``program`` whose command line contains ``argument``."""
     found: set[int] = set()
     for process in psutil.Process(program.process.pid).children(recursive=True):
         with suppress(psutil.Error):

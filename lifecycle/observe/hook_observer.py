@@ -20,8 +20,8 @@ __all__ = ["HookObserver"]
 class HookObserver(Auxiliary):
     """A base class for components that listen to hooks. Pass them to `run`, preferably first, or use ``async with``.
 
-    During a shutdown, an observer keeps listening until the shutdown hooks have run, so that it can record those as
-    well.
+    During a shutdown, an observer keeps listening until the shutdown hooks have run, so that it also records their
+    effects.
     """
 
     _taken: ClassVar[str] = "is already open; create another"

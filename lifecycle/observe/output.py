@@ -144,7 +144,7 @@ class Output:
             self._pending, self._scheduled = _Texts(), False
 
     def _pass_on(self) -> None:
-        # Reset the flag first, so that text printed during this call schedules another one.
+        # Reset the flag first, so that text printed during this call schedules another call.
         self._scheduled = False
         text, dropped = self._pending.take(), self._pending.dropped
         self._pending.dropped = 0

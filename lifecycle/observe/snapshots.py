@@ -297,7 +297,7 @@ class _Collector:
         return text
 
     def _add_failed(self, component: Any, name: str, error: str) -> None:
-        """Add a component whose state could not be read to the list for its kind."""
+        """Add an unreadable component to the list for its kind."""
         if all(callable(getattr(component, each, None)) for each in ("start", "stop", "wait")):
             view = WorkerView(name, text_of(getattr(component, "kind", "worker")), "unknown", error=error)
             if _is_pool(component):

@@ -95,7 +95,7 @@ def test_the_subscribed_filters_cover_every_topic_of_a_pattern(texts: list[str],
 
 @given(st.lists(PATTERNS, min_size=1, max_size=4))
 def test_no_filter_is_a_part_of_another(texts: list[str]) -> None:
-    """A server refuses a consumer with overlapping filters."""
+    """A server rejects a consumer with overlapping filters."""
     found = filters([Pattern(text) for text in texts], "ev")
     assert [(a, b) for a in found for b in found if a != b and covers(a, b)] == []
 

@@ -76,7 +76,7 @@ class Storm:
         self.runner: Process | None = None
         self.pid = 0
         self.life = 0
-        # The keys of tasks whose success is stored, and the position up to which effects were read.
+        # The keys of tasks whose success is stored, and the position of the next unread effect.
         self.stored: set[str] = set()
         self.read = 0
 

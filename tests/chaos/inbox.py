@@ -36,7 +36,7 @@ __all__ = ["Result", "storm"]
 
 ROOT = Path(__file__).parents[2]
 
-#: The number of senders. It exceeds the receiver's capacity, so the receiver must refuse some requests.
+#: The number of senders. It exceeds the receiver's capacity, so the receiver must reject some requests.
 SENDERS = 16
 LIMIT = 60.0
 

@@ -88,7 +88,7 @@ class Storm:
         self.workers: list[tuple[str, Process]] = []
         # Workers that have reported that they are running.
         self.up: set[str] = set()
-        # The time at which each run was killed.
+        # The time when each run was killed.
         self.killed: dict[str, float] = {}
 
     async def run(self, seconds: float, kills: int) -> Result:

@@ -67,7 +67,7 @@ class World:
 
         Raises:
             Unknown: if the format does not define the description.
-            FlowError: if our constructors refuse it.
+            FlowError: if our constructors reject it.
         """
         if spec.get("type") == "task":
             return self._task(spec)

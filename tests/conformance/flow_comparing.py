@@ -109,7 +109,7 @@ def _by_step(events: list[Json]) -> dict[tuple[str, str], list[Json]]:
 def same_error(ours: BaseException | None, theirs: Json, *, edited: bool = False) -> bool:
     """Return whether ``ours`` is our counterpart of the TaskFlow error.
 
-    If TaskFlow raises several errors, some may come from attempts that were retried. Our error does not contain those.
+    TaskFlow may also raise errors from attempts that were retried, which our error does not contain.
     """
     if ours is None or theirs is None:
         return ours is None and theirs is None

@@ -1,4 +1,4 @@
-"""The router: valid handlers, topics and events, and errors for invalid ones."""
+"""The router: valid handlers, topics and events, and errors for anything invalid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random flows, each built from a number: the same number gives the same flow in every process.
+"""Random flows, each built from a number: the same number produces the same flow in every process.
 
 A flow's outcome depends only on its number, not on timing or on whether its process is killed. Whether a task fails
 depends on the value of its retry, not on the number of calls. Arguments from tasks that may be skipped are optional,
@@ -100,7 +100,7 @@ class NumberedFlow:
         _asking(execute, [*asks, attempt] if attempt else asks)
         made: Task = task(execute, name=self._name("t"), priority=self._chance.randint(0, 1))
         undo = self._undoing()
-        # A task with a revert gets a new key for each attempt, which distinguishes its effects from earlier ones.
+        # A task with a revert gets a new key for each attempt, so that each attempt's effects can be distinguished.
         return made.revert(undo) if self._maybe(0.8) or attempt else made
 
     def _fails_before(self, attempt: str | None) -> int:

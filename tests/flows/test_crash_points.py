@@ -1,4 +1,4 @@
-"""A flow ends in the same way if its process dies after any of its transactions.
+"""A flow has the same outcome even if its process dies after one of its transactions.
 
 The test is exhaustive: the process dies once after each transaction of each flow. ``LIFECYCLE_CHAOS`` (`make chaos`)
 adds more flows.

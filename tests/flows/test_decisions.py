@@ -1,4 +1,4 @@
-"""The pure scheduler: a flow killed at any point ends in the same state, and all changes are legal."""
+"""The pure scheduler: a flow killed at any point reaches the same final state, and all changes are legal."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ async def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path
     with pytest.raises(JournalError, match=r"postgresql://me@.*/jobs: check that the server is running") as caught:
         await opened(url)
     assert "geheim" not in str(caught.value)
-    # The error has a single traceback, without those of the thread and of psycopg.
+    # The error has a single traceback, without the tracebacks of the thread and of psycopg.
     assert "The above exception" not in "".join(traceback.format_exception(caught.value))
     assert "geheim" not in repr(Flows(url))
 

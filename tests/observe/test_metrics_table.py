@@ -67,7 +67,7 @@ COUNTERPARTS = {
     "DecEventWaiting": "lifecycle.lane.waiting",
 }
 
-#: This hook ends the process, so tests/realtime/test_signals.py tests it.
+#: The process exits after this hook, so tests/realtime/test_signals.py tests it.
 NOT_IN_THIS_PROCESS = {"forced_exit"}
 
 

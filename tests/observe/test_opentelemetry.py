@@ -1,4 +1,4 @@
-"""OpenTelemetry gets the same metrics as Prometheus, and a span for each operation. Each span ends."""
+"""OpenTelemetry receives the same metrics as Prometheus, and a span for each operation. Every span is ended."""
 
 from __future__ import annotations
 
@@ -581,7 +581,7 @@ def _raises() -> bool:
 def test_spans_and_metrics_are_sent_after_the_shutdown_hooks(
     answer: Callable[[], bool], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Hooks are traced until then, so an event that a shutdown hook emits also gets a span."""
+    """Hooks are traced until then, so an event that a shutdown hook emits also has a span."""
     provider, tally, router = Provider(answer), Tally(), Router()
     provider.add_span_processor(tally)
     asked: list[int] = []

@@ -1,4 +1,4 @@
-"""Watching: changes as they happen, at a limited rate. A slow reader gets the newest state.
+"""Watching: changes as they happen, at a limited rate. A slow reader receives the latest state.
 
 Readers share snapshots.
 """

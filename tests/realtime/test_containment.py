@@ -283,7 +283,7 @@ async def test_a_killed_guard_is_replaced_with_its_state(run: Any, doomed: Calla
     assert ended(new)
 
 
-#: The body of an app that adds more cgroups than fit into a pipe. The cgroup that matters is the last one.
+#: The body of an app that adds more cgroups than fit into a pipe. Only the last cgroup matters.
 MANY_PLACES = """
             for number in range(3000):
                 guard_manager.add_cgroup(f"/sys/fs/cgroup/none/lifecycle-{number:060}")

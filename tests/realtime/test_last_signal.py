@@ -1,4 +1,4 @@
-"""The signal that ends the program is an event, like any other signal."""
+"""The signal that stops the program is an event, like any other signal."""
 
 from __future__ import annotations
 

@@ -408,7 +408,7 @@ async def test_signals_reach_the_leader_or_the_group_until_the_end() -> None:
 
 
 async def test_a_process_that_leaves_the_group_does_not_delay_the_end() -> None:
-    """A daemon keeps the pipe open. The worker still ends, and receives all its output."""
+    """A daemon keeps the pipe open, but the worker still finishes and receives all its output."""
     output = Output()
     code = """
         import os, time

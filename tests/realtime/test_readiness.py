@@ -133,7 +133,7 @@ async def test_a_command_that_cannot_start_leaves_nothing(way: str, port: int) -
 
 # -- a port -------------------------------------------------------------------------------------------------------
 
-#: Listens on a port of a host, immediately or on SIGUSR1.
+#: Listens on a host and port, immediately or on SIGUSR1.
 LISTENER = """
     import signal, socket, sys, time
     port, host, *when = sys.argv[1:]

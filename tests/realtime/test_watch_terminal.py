@@ -1,4 +1,4 @@
-"""`lifecycle watch` at a real terminal, with a prompt, or with the terminal given to the command."""
+"""`lifecycle watch` at a real terminal, with a prompt, or with the terminal handed to the command."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def test_the_demo_works_as_its_first_lines_describe(screen: Screen, tmp_path: Pa
 
 
 def page(url: str) -> str:
-    """Return the page as a browser gets it, or an empty text during a restart."""
+    """Return the page as a browser receives it, or an empty string during a restart."""
     try:
         with urllib.request.urlopen(url, timeout=LIMIT) as answer:
             return str(answer.read().decode())

@@ -242,7 +242,7 @@ CHUNKED = b"POST /deploy HTTP/1.1\r\nHost: x\r\nX-Hub-Signature-256: x\r\nTransf
 
 
 async def test_a_client_whose_body_is_mostly_framing_is_cut_off(quiet: pytest.LogCaptureFixture) -> None:
-    """Each chunk costs the same whatever its size, so a body with chunks of one byte would take seconds."""
+    """The cost of a chunk does not depend on its size, so a body with one-byte chunks would take seconds."""
     async with serving() as served:
         wire = await served.connect()
         wire.send(CHUNKED + b"1\r\nx\r\n" * 100_000 + b"0\r\n\r\n")
@@ -338,7 +338,7 @@ async def test_malformed_chunks_are_refused(quiet: pytest.LogCaptureFixture) -> 
 
 
 async def test_expect_100_continue_is_answered() -> None:
-    """A client that sends ``Expect: 100-continue`` and is refused never sends the body."""
+    """A client that is rejected after sending ``Expect: 100-continue`` never sends the body."""
     body = b"x" * 100
     expecting = request(body, extra=b"Expect: 100-continue\r\n")[: -len(body)]
     async with serving(paths=["deploy"]) as served:

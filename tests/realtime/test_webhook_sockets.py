@@ -112,7 +112,7 @@ class TestUnix:
 
 @pytest.fixture
 def handed(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that simulates inheriting a socket, together with all descriptors from 3 to the socket's."""
+    """Return a function that simulates inheriting a socket, together with all descriptors from 3 up to the socket."""
 
     def hand(given: socket.socket, *, pid: int | None = None, number: str = "") -> None:
         os.set_inheritable(given.fileno(), True)

@@ -202,7 +202,7 @@ async def test_a_timeout_around_a_shielded_read_raises_timeout_error(clock: Cloc
 
 
 async def test_shielded_reads_that_time_out_lose_no_line(clock: Clock) -> None:
-    """The stream gets 2,000 lines, each within a few loop iterations of a timeout."""
+    """The stream receives 2,000 lines, each within a few loop iterations of a timeout."""
     random, stream, fed = Random(1), asyncio.StreamReader(), 2000
 
     async def feed() -> None:

@@ -196,7 +196,7 @@ async def calls() -> None:
     assert_type(await pool.probe(), ProbeResult)
     # A target is a name or a function.
     await pool.call(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # A range of sizes has two ends.
+    # A range of sizes has a minimum and a maximum.
     Pool("numbers", "package.module:Class", size=4)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     # This is not a valid mode.
     Sessions(mode="sticky")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 #: The number of games. `make chaos` plays more.
 GAMES = 400 if "LIFECYCLE_CHAOS" in os.environ else 40
-# The suite uses the same seeds in every run, and `make chaos` uses different ones.
+# The suite uses the same seeds in every run, and `make chaos` uses different seeds.
 SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32) if "LIFECYCLE_CHAOS" in os.environ else 0))
 
 
 @dataclass
 class Child:
-    """The model's state of one child."""
+    """A child's state in the model."""
 
     name: str
     restart: str

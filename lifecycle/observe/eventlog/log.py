@@ -115,7 +115,7 @@ class EventLog(HookObserver):
     # -- reading ------------------------------------------------------------------------------------------------
 
     def entries(self, pattern: str | Pattern | type[Topical] = "**", *, limit: int | None = None) -> list[Entry]:
-        """Return the entries with a matching topic, oldest first. With ``limit``, return only the newest ones."""
+        """Return the entries with a matching topic, oldest first. If ``limit`` is set, return only the newest."""
         wanted = as_pattern(pattern)
         found = (record for record in reversed(self._recorder.last) if wanted.matches(record.current_topic()))
         return [record.entry() for record in islice(found, limit)][::-1]

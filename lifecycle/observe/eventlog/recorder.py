@@ -212,7 +212,7 @@ class Record:
         self._release(delivery)
 
     def abandon(self) -> None:
-        """Freeze the record in its current state, because the log is closing before the delivery has ended."""
+        """Freeze the record in its current state, because the log is closing before the delivery has finished."""
         if self.delivery is not None:
             self._release(self.delivery)
 

@@ -113,7 +113,7 @@ async def serving(
 ) -> AsyncGenerator[None]:
     """Serve ``app`` on a socket for the duration of the context. If a client disconnects, its request is cancelled.
 
-    ``headers`` are added to responses to malformed requests, because those do not reach ``app``.
+    ``headers`` are added to responses to malformed requests, which do not reach ``app``.
     """
     app.on_shutdown.append(lambda _: console.end_streams())
     app.middlewares.insert(0, _send_in_time)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Return the directory in which the commands look for programs.
+    """Return the directory where the commands look for programs.
 
     Its path is short, because a socket's address is limited to about 100 characters.
     """

@@ -127,7 +127,9 @@ async def test_events_that_members_gave_back_many_times_are_not_started_alone(
 async def test_a_member_with_a_wide_filter_gives_back_what_a_member_that_just_started_subscribes_to(
     bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No subject filter expresses ``**/failed``, so the old member gets all events until it has seen the new one."""
+    """No subject filter expresses ``**/failed``, so the old member receives all events until it has seen the new
+    member.
+    """
     monkeypatch.setattr(bridge_module, "_LOOK", 3600.0)
     here, _ = member(bridge(group="here", publish=("**",)))
     old, _ = member(bridge(group="g", subscribe=("**/failed",)))

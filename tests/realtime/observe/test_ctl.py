@@ -200,7 +200,7 @@ def test_worker_is_restarted(ask: Ask) -> None:
 
 
 def tailed(env: Env, *argv: str, until: str) -> list[str]:
-    """Return the lines up to the one that contains ``until``, without waiting for another line."""
+    """Return the lines up to the first line that contains ``until``, without waiting for another line."""
     command = [sys.executable, "-m", "lifecycle", "ctl", *argv]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(env)) as process:
         assert process.stdout is not None

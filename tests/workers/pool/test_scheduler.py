@@ -35,7 +35,7 @@ class Place:
 
 
 class Game:
-    """The queue under test, and a model of it made of lists."""
+    """The queue under test, and a model of it that uses lists."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity

@@ -1,4 +1,4 @@
-"""The table of sessions finds bound sessions, drops expired ones, and keeps those in use."""
+"""The session table finds bound sessions, drops expired sessions, and keeps sessions that are in use."""
 
 from __future__ import annotations
 
