@@ -37,7 +37,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("lifecycle")
 
-# A shell makes background processes ignore Ctrl+C, and the programs that tests start would inherit that.
+# A shell makes background processes ignore Ctrl+C, and programs started by tests would inherit this.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -168,7 +168,7 @@ class Console:
 
     @property
     def events(self) -> EventLog:
-        """The program's event log, or the one that the console opened."""
+        """The program's event log, or the log that the console opened."""
         found = next((each for each in self.lifetime.components() if isinstance(each, EventLog)), self._log)
         assert found is not None, "the console opens one"
         self._log = found

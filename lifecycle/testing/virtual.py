@@ -78,7 +78,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if timers and abs(timers[0].when() - then) < _HAIR:
             then = timers[0].when()
             # If the clock's value is so large that a nanosecond makes no difference, timers are due only after their
-            # time.
+            # scheduled time.
             if then + _RESOLUTION == then:
                 then = math.nextafter(then, math.inf)
         self._virtual_now = then

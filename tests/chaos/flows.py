@@ -66,7 +66,7 @@ class Result:
 
 
 class Storm:
-    """The runs of a process, and the data collected about them."""
+    """The runs of a process, and the data collected from them."""
 
     def __init__(self, directory: Path, seed: int, database: File | OnServer) -> None:
         self.directory, self.database = directory, database

@@ -1,4 +1,4 @@
-"""`lifecycle run` finds components, and explains what it cannot find."""
+"""`lifecycle run` finds components, and reports which components it cannot find."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Replays cases that were recorded with TaskFlow's engine and job queues.
 
 ``python -m tests.conformance.flows FILE.json --store sqlite`` prints the differences. Its last line is ``N passed, M
-failed``. The ``meta`` object in ``tests/data/taskflow_conformance.json`` describes the format. Anything unknown in the
-file is a failure. `tests.conformance.flow_betterment` contains the intended differences.
+failed``. The ``meta`` object in ``tests/data/taskflow_conformance.json`` describes the format. Unknown data in the file
+is a failure. `tests.conformance.flow_betterment` contains the intended differences.
 
 If the process dies in a case, different rules apply. The flow must end as in an undisturbed run, and the transition
 tables must allow each stored transition. No task may run more often than its results were stored.

@@ -100,7 +100,7 @@ class _Stage:
         await asyncio.sleep(_AFTER_KILL)
 
     async def unlink(self, _: str) -> None:
-        """Do nothing, because our children are not linked."""
+        """Do nothing, because our children have no links."""
 
     # -- requests ---------------------------------------------------------------------------------------------------
 

@@ -120,7 +120,7 @@ def phases_checked() -> Iterator[None]:
     assert wrong == []
 
 
-#: Health implied by a phase. Phases that imply none are not listed.
+#: The health that each phase implies. Phases that imply no health are not listed.
 _HEALTH = {Phase.READY: "healthy", Phase.DEGRADED: "unhealthy"}
 
 

@@ -63,7 +63,7 @@ def spec(diary: Diary, child: Json, name: str | None = None) -> Spec:
 
 
 def _one_of(known: Json, value: Json) -> Json:
-    """Return our counterpart of ``value``."""
+    """Return our equivalent of ``value``."""
     if value not in known:
         raise ValueError(f"{value!r} is unknown; expected one of {[*known]}")
     return known[value]

@@ -1,4 +1,4 @@
-"""A reference implementation of the pattern rules in api.md, as simple as possible."""
+"""The simplest possible reference implementation of the pattern rules in api.md."""
 
 from __future__ import annotations
 

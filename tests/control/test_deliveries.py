@@ -1,4 +1,4 @@
-"""Deliveries: awaiting one returns or raises the result of its event."""
+"""Deliveries: awaiting a delivery returns or raises the result of its event."""
 
 from __future__ import annotations
 

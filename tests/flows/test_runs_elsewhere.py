@@ -46,7 +46,7 @@ def gate() -> Gate:
 def others(make_store: Callable[[], Store], request: pytest.FixtureRequest) -> Callable[[], Flows]:
     """Return a function that opens the store as a different process would."""
     if request.node.callspec.params["make_store"] == "memory":
-        pytest.skip("no other process shares it")
+        pytest.skip("other processes cannot share this store")
     return lambda: Flows(store=make_store(), stop_timeout=0.0)
 
 

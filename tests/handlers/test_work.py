@@ -185,7 +185,7 @@ async def test_invalid_flows_raise_at_once(flows: Flows) -> None:
 
 
 def steps(done: list[int], running: asyncio.Event | None = None) -> Any:
-    """Three steps of a second each, which append their numbers to ``done``. ``running`` is set when one begins."""
+    """Three one-second steps that append their numbers to ``done``. ``running`` is set when a step begins."""
 
     def step(number: int) -> Any:
         async def work() -> None:

@@ -1,4 +1,4 @@
-"""Records of a typical program of medium size."""
+"""Records of a typical medium-sized program."""
 
 from __future__ import annotations
 

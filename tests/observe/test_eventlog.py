@@ -350,7 +350,7 @@ async def test_the_current_one_is_found_under_the_lifetime(clock: Clock) -> None
             assert EventLog.current() is log
             assert log in life.components()
             async with lifetime(signals=False):
-                assert EventLog.current() is log, "it sees what happens in here too"
+                assert EventLog.current() is log, "the log must also apply to inner lifetimes"
         assert EventLog.current() is None
 
 
@@ -438,8 +438,8 @@ async def test_ready_returns_each_entry_once_without_waiting(clock: Clock) -> No
         ]
         assert (entries.ready(), entries.dropped) == ([], 1)
         await (await router.emit(Event("a/3")))
-    assert entries.ready() == [], "it was left"
-    assert log.follow().ready() == [], "it was not entered"
+    assert entries.ready() == [], "a follower that was exited returned entries"
+    assert log.follow().ready() == [], "a follower that was not entered returned entries"
 
 
 async def test_a_slow_follower_delays_no_other_and_misses_the_oldest(clock: Clock) -> None:

@@ -100,7 +100,7 @@ async def test_a_disk_that_is_full_costs_lines_and_one_message(clock: Clock, cap
     assert log.state().lost == 2
     assert [entry.topic for entry in log.entries()] == ["a", "b", "c"]
     messages = [record.message for record in caplog.records if "missing" in record.message]
-    assert len(messages) == 2, "one each time that it was open"
+    assert len(messages) == 2, "expected one message each time the log was open"
     assert "/dev/full" in messages[0]
     assert "No space left" in messages[0]
 

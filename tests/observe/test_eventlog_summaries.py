@@ -132,4 +132,4 @@ def test_values_that_are_not_secret_are_shown() -> None:
 def test_it_is_bounded_whatever_the_event_holds() -> None:
     wide = Event("a", {"k" * 10**6 + str(number): "v" * 10**6 for number in range(20)})
     assert len(summary(digest(wide))) <= 240
-    assert len(str(digest(wide))) < 2000, "what is kept is as small"
+    assert len(str(digest(wide))) < 2000, "the digest is too large"

@@ -151,7 +151,7 @@ def forest() -> Iterator[str]:
 
 
 def tables() -> list[str]:
-    """The state diagrams of the documentation."""
+    """The documentation's state diagrams."""
     pages = [Path(__file__).parents[2] / "docs/reference" / name for name in ("flow-states.md", "worker-states.md")]
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     return re.findall(r"^```mermaid\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

@@ -204,7 +204,7 @@ async def test_values_that_the_policy_makes_equal_are_added_up() -> None:
                 await supervisor.restart(name)
         assert value(metrics, "lifecycle_child_restarts_total", supervisor="top", child="known") == 1
         assert value(metrics, "lifecycle_child_restarts_total", supervisor="other", child="other") == 2
-        # Supervisors and tasks are merged as well.
+        # Supervisors and tasks are also merged.
         assert [key for key in scraped(metrics) if key[0] == "lifecycle_workers"] == []
 
 

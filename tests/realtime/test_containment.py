@@ -626,7 +626,7 @@ def test_a_cgroup_that_was_made_a_moment_ago_goes_with_the_app(run: Any) -> None
     )
     assert app.stdout is not None
     if app.stdout.readline():
-        pytest.skip("none can be made here")
+        pytest.skip("cgroups cannot be created here")
     assert app.wait(LIMIT) == -signal.SIGKILL
     assert ended(guard)
     own = own_cgroup()

@@ -1,4 +1,4 @@
-"""The inbox with real sockets, a real router and real files: no message that was answered with 202 is lost."""
+"""The inbox with real sockets, a real router and real files: no message accepted with 202 is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interactive router at a real terminal, from real pipes, and without any stdin."""
+"""The interactive router at a real terminal, with real pipes, and without stdin."""
 
 from __future__ import annotations
 

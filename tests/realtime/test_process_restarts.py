@@ -65,5 +65,5 @@ async def test_a_process_forked_before_the_move_into_a_cgroup_is_moved_and_ends_
             await asyncio.sleep(0.01)
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    assert poll.poll(LIMIT * 1000), "it is dead, or will be in a moment"
+    assert poll.poll(LIMIT * 1000), "the daemon was not killed in time"
     os.close(fd)

@@ -105,7 +105,7 @@ async def test_a_process_runs_as_its_user_with_its_groups_and_home() -> None:
     assert worker.status is Status.STOPPED
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="as above")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes as another user")
 async def test_a_program_that_its_user_may_not_execute_is_explained(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\n")

@@ -324,7 +324,7 @@ async def check(chaos: Chaos, base: Counter[str], each: dict[str, Counter[str]],
     """Check that processes, zombies, tasks, threads and descriptors match the tree exactly."""
 
     def lies() -> list[str]:
-        # The comparison must be repeated, because a process that was killed may be detected only now.
+        # Repeat the comparison, because the death of a killed process may not have been detected yet.
         state = chaos.root.state()
         expected = base + bill(state, each)
         claims = {

@@ -282,7 +282,7 @@ class TestStreams:
         assert not psutil.pid_exists(app)
 
     def test_lines_come_at_once_and_keep_their_stream(self, watch: Any) -> None:
-        """By default, Python buffers kilobytes of output to a pipe."""
+        """By default, Python buffers several kilobytes of output to a pipe."""
         seen = watch(env={"PYTHONUNBUFFERED": ""})
         seen.seen("up 1")
         seen.seen("to stderr", err=True)

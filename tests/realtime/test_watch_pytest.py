@@ -48,7 +48,7 @@ def test_a_burst_leads_to_one_run_whose_status_is_shown(watch: Any, here: Path) 
     write(here / "test_0.py", "def test_it(): assert 0\n")
     seen.seen("1 failed")
     seen.said(r"exited with status 1 after [\d.]+ s; waiting for a change")
-    # The files that pytest writes lead to no run.
+    # The files that pytest writes do not cause a run.
     assert runs(seen) == 2
 
 

@@ -1,4 +1,4 @@
-"""`lifecycle watch` as a user runs it: under a shell, in a terminal whose screen is drawn."""
+"""`lifecycle watch` as users run it: from a shell, in a terminal whose screen is drawn."""
 
 from __future__ import annotations
 

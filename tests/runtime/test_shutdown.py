@@ -45,7 +45,7 @@ class Worker:
 
 
 class Group(Worker):
-    """A supervisor, which stops its workers."""
+    """A supervisor that stops its workers."""
 
     def __init__(self, name: str, log: list[str], *workers: Worker) -> None:
         super().__init__(name, log)

@@ -92,7 +92,7 @@ def _quarters(samples: list[tuple[float, float]]) -> list[list[float]]:
 
 
 class Table:
-    """The report about a series of samples. A series that is too short passes."""
+    """The report on a series of samples. A series that is too short passes."""
 
     def __init__(self, title: str, series: Series, *, judged: bool) -> None:
         self.title, self.judged = title, judged

@@ -27,7 +27,7 @@ _LONG = 0.55
 
 
 class Storm:
-    """The whole soak, which lasts a number of seconds. `wrong` lists violations, and `report` yields the results.
+    """The whole soak, which lasts a given number of seconds. `wrong` lists violations, and `report` yields the results.
 
     ``tell`` is called with a line about each run.
     """

@@ -86,7 +86,7 @@ async def decorated(file: FileEvent, mail: MailEvent, command: CommandEvent) -> 
     assert_type(await nobody(mail), bytes)
     # This handler of file events would receive mail.
     await build(mail)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    # A handler takes only one event.
+    # A handler takes exactly one event.
     answer(mail, mail)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 

@@ -27,7 +27,7 @@ def pythons(names: list[str]) -> dict[str, str]:
     versions: dict[str, str] = {}
     for each in names or chain(on_path, *installed, [sys.executable]):
         asked = subprocess.run([each, "--version"], check=False, text=True, capture_output=True)
-        # pyenv has shims even for versions that are not selected, and these cannot run.
+        # pyenv has shims even for versions that are not selected. Such shims fail when they are run.
         if full_version := re.fullmatch(r"Python (3\.(\d+)\.\S+)\s*", asked.stdout):
             known = {version.split(".")[1] for version in versions}
             if names or full_version[2] not in known:

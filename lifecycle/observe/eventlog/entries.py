@@ -155,7 +155,7 @@ class Trace:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dict that `json.dumps` accepts. It has the ``id``, and ``nodes``: entries with their ``depth``."""
+        """Return a dict that `json.dumps` accepts. Its ``nodes`` are entries with their ``depth`` below the root."""
         nodes = [{"depth": node.depth, **node.entry.to_dict()} for node in self.nodes]
         return {"id": self.id, "nodes": nodes}
 

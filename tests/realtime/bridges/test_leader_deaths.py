@@ -43,7 +43,7 @@ async def test_another_leads_when_one_is_frozen_or_killed_and_the_thawed_one_wri
 
 
 async def freeze(both: list[Worker]) -> list[Worker]:
-    """Freeze the leader, and return it and the other process.
+    """Freeze the leader, and return both the leader and the other process.
 
     If the process loses its lease just before it is frozen, let it continue, and try again with the next leader.
     """

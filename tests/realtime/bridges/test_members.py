@@ -127,9 +127,7 @@ async def test_events_that_members_gave_back_many_times_are_not_started_alone(
 async def test_a_member_with_a_wide_filter_gives_back_what_a_member_that_just_started_subscribes_to(
     bridge: MakeBridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No subject filter expresses ``**/failed``, so the old member receives all events until it has seen the new
-    member.
-    """
+    """No subject filter expresses ``**/failed``, so the old member receives all events until it sees the new one."""
     monkeypatch.setattr(bridge_module, "_LOOK", 3600.0)
     here, _ = member(bridge(group="here", publish=("**",)))
     old, _ = member(bridge(group="g", subscribe=("**/failed",)))
@@ -161,7 +159,7 @@ async def test_members_that_start_together_do_not_overwrite_the_patterns_of_each
 async def test_an_outage_does_not_count_towards_the_time_after_which_a_pattern_is_forgotten(
     own_bridge: MakeBridge, own_server: NatsProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Members cannot renew their patterns while the server is down. The first to reconnect must not remove any."""
+    """Members cannot renew patterns while the server is down. The first to reconnect must not remove any pattern."""
     monkeypatch.setattr(bridge_module, "_LOOK", 3600.0)
     new, _ = member(own_bridge(group="g", subscribe=("a/*", "b/*")))
     old, _ = member(receiver := own_bridge(group="g", subscribe=("a/*",)))

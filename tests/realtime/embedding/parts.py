@@ -1,4 +1,4 @@
-"""The part that all hosts have in common: a router, a supervised worker that fails on request, and a control socket."""
+"""The part shared by all hosts: a router, a supervised worker that fails on request, and a control socket."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ async def _tab(page: Page) -> str:
 
 
 class Page:
-    """A page in the browser: its content, and the actions of a user."""
+    """A page in the browser: its content, and a user's actions."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.session: str | None = None

@@ -165,7 +165,7 @@ async def test_the_directory_that_systemd_made_for_a_service_is_used(
     service = runtime / "service"
     service.mkdir()
     monkeypatch.setenv("RUNTIME_DIRECTORY", f"{runtime / 'missing'}:{service}")
-    assert sockets.directory() == runtime / "lifecycle", "that of the session comes first: ctl has it too"
+    assert sockets.directory() == runtime / "lifecycle", "the session's directory comes first, because ctl also uses it"
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     async with opened() as (_, path):
         assert path == service / "lifecycle" / "api.sock"
@@ -174,7 +174,7 @@ async def test_the_directory_that_systemd_made_for_a_service_is_used(
 
 async def test_a_service_is_found_without_its_variable(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not os.access("/run", os.W_OK):
-        pytest.skip("only root can make what systemd makes")
+        pytest.skip("only root can create the directory as systemd does")
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     monkeypatch.setenv("XDG_STATE_HOME", str(runtime))
     with tempfile.TemporaryDirectory(dir="/run", prefix="shop-") as service:
@@ -311,7 +311,7 @@ async def test_a_directory_of_another_user_is_refused(runtime: Path, monkeypatch
 
 async def test_another_user_is_refused_even_where_the_file_would_let_him_in(runtime: Path) -> None:
     if os.geteuid() != 0:
-        pytest.skip("only root can become somebody else")
+        pytest.skip("only root can switch to another user")
     ask_as_nobody = (
         "import os, socket, sys\n"
         f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"

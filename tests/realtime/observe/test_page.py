@@ -209,7 +209,7 @@ async def test_buttons_suspend_hold_and_stop_the_program_and_it_knows_it(browser
     router.handle("lifecycle/shutdown", lambda _: stopped.set())
     router.add_source(TickerSource(3600.0))
     async with shown(browser, router) as (page, dashboard):
-        assert TOKEN not in await page.run("location.href"), "the token leaves the address bar"
+        assert TOKEN not in await page.run("location.href"), "the token was not removed from the address bar"
         await page.click("#do-suspend")
         await asyncio.wait_for(suspended.wait(), LIMIT)
         await page.until("document.querySelector('.toasts .good').textContent.includes('suspend')")
@@ -421,7 +421,7 @@ async def test_everything_is_reached_by_keys(browser: str) -> None:
             )
             if not await page.run("document.activeElement === document.body"):
                 ring = await page.run("getComputedStyle(document.activeElement).outlineStyle")
-                assert ring != "none", f"no ring around {met[-1]}"
+                assert ring != "none", f"no focus ring around {met[-1]}"
         for wanted in ("do-suspend", "do-stop", "do-unlock", "Routes", "workers-rows", "events-filter", "routes-rows"):
             assert wanted in met, met
         await page.run("document.querySelector('#workers-rows').focus()")

@@ -211,7 +211,7 @@ def answer_of(url: str, body: bytes | None = None) -> int:
 def wait_for(url: str, status: int) -> None:
     end = time.monotonic() + LIMIT
     while answer_of(url) != status:
-        assert time.monotonic() < end, f"{url} is not answered with {status}"
+        assert time.monotonic() < end, f"{url} did not return {status}"
 
 
 def test_after_sigterm_it_is_not_ready_and_serves_for_the_drain_delay() -> None:

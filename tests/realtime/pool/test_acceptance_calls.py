@@ -327,7 +327,7 @@ async def test_a_result_that_exits_when_decoded_fails_only_its_call(size: int) -
 
 
 async def test_calls_of_a_session_keep_their_order_while_an_argument_is_encoded() -> None:
-    """A thread takes a while to encode a large argument, while a small one is encoded immediately."""
+    """A thread takes a while to encode a large argument, while a small argument is encoded immediately."""
     async with pool_of() as pool:
         async with asyncio.TaskGroup() as group:
             for key in ("large", "small", "last"):

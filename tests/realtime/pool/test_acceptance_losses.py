@@ -418,7 +418,7 @@ async def test_a_call_that_holds_the_interpreter_may_run_until_its_deadline(tmp_
 
 
 async def test_a_call_whose_deadline_is_infinite_may_hold_the_interpreter(tmp_path: Path) -> None:
-    """An infinite deadline allows the call at least as much time as any finite one."""
+    """An infinite deadline allows the call at least as much time as any finite deadline."""
     async with pool_of(heartbeat=Heartbeat(every=0.02, timeout=0.1, misses=2), deadline=math.inf) as pool:
         with announced(hooks.pool_recovered, pool) as recovered, announced(hooks.health_checked, pool) as checked:
             call = asyncio.create_task(pool.call("hold", str(tmp_path / "held")))

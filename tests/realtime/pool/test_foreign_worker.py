@@ -1,4 +1,4 @@
-"""The protocol page's worker in Perl works, and the page's tables match the code."""
+"""The Perl worker on the protocol page works, and the page's tables match the code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def perl() -> str | None:
     return None
 
 
-@pytest.mark.skipif(perl() is None, reason="there is no perl with JSON::PP")
+@pytest.mark.skipif(perl() is None, reason="Perl or its module JSON::PP is not installed")
 async def test_the_worker_in_perl_answers_streams_fails_and_is_cancelled(spawn: Spawn) -> None:
     worker = await spawn([str(perl()), str(PROGRAM)], by="json")
     async with asyncio.timeout(SECONDS):

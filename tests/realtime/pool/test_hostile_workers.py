@@ -124,7 +124,7 @@ async def test_more_chunks_than_granted_close_the_connection(spawn: Spawn) -> No
     await worker.connection.ready()
     request = worker.call("f", window=3)
     assert isinstance(await outcome(request), ConnectionClosed)
-    assert [await request.next_chunk() for _ in range(3)] == [0, 1, 2], "what came before is good"
+    assert [await request.next_chunk() for _ in range(3)] == [0, 1, 2], "earlier chunks must arrive"
     with pytest.raises(ConnectionClosed):
         await request.next_chunk()
 

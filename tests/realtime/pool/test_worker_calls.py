@@ -53,7 +53,7 @@ async def test_an_error_carries_the_remote_traceback(up: Spawn, served: str, con
     assert (error.type, error.message, str(error)) == ("ValueError", "bad input", "ValueError: bad input")
     assert isinstance(error.__cause__, RemoteTraceback)
     assert "raise ValueError(message)" in str(error.__cause__)
-    assert "pool/child" not in error.traceback, "it begins where theirs begins"
+    assert "pool/child" not in error.traceback, "the traceback must begin in the called function"
     again = pickle.loads(pickle.dumps(error))
     assert (again.type, again.message, again.traceback) == (error.type, error.message, error.traceback)
     assert str(again.__cause__) == str(error.__cause__)

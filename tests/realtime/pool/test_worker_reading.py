@@ -81,7 +81,7 @@ async def test_a_worker_that_reads_in_its_main_thread_ends_with_its_input(up: Sp
     worker = await _warmed(up)
     worker.connection.pipes.close()
     end = await worker.end()
-    assert end.signal == signal.SIGKILL, "it leaves nothing of its group behind"
+    assert end.signal == signal.SIGKILL, "the worker must kill its process group"
 
 
 async def test_a_worker_that_reads_garbage_in_its_main_thread_reports_it_once(up: Spawn) -> None:

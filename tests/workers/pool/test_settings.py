@@ -197,7 +197,7 @@ def function() -> None:
 
 
 def shadowed() -> None:
-    """Be replaced by the next function."""
+    """Do nothing. The next function replaces this one."""
 
 
 first_shadowed = shadowed
