@@ -1,7 +1,7 @@
 """Sources of events: signals, input lines, a prompt, webhooks, files, timers, health checks and queues.
 
 A source is an async iterable of events, a function that returns one, or an object with ``async def run(emit)``. Each
-module in this package contains one source. A source imports the libraries that it needs when it starts.
+module in this package contains one source. The libraries that a source needs are imported only when it starts.
 """
 
 from lifecycle._lazy import lazy_names

@@ -1,9 +1,9 @@
-"""A snapshot of the watched files, which is compared with the disk, and the set of directories to watch.
+"""A snapshot of the watched files to compare with the disk, and the set of directories to watch.
 
 A watcher's report is only a hint to check an entry again. The change itself is found by comparing the entry with the
-snapshot. As a result, a replaced file is reported as modified, no matter how it was replaced; a file that was created
-and deleted between two checks is not reported; and a new directory is read completely. All functions here block, so
-call them in a thread, one at a time.
+snapshot. As a result, a replaced file is always reported as modified, and a file that is created and deleted between
+two checks is not reported. A new directory is read completely. All functions in this module block, so call them in a
+thread, one at a time.
 """
 
 # We use strings for paths, as the system and watchfiles do. Creating a Path for each file would take longer than
@@ -31,8 +31,7 @@ __all__ = ["DEFAULT_IGNORES", "STAMP_NS", "Rules", "Tree", "WatchSet", "entries_
 
 _log = logging.getLogger("lifecycle.sources")
 
-#: Names that are ignored by default: those of version control systems, caches, virtual environments, and editors'
-#: temporary files.
+#: Names ignored by default: version control directories, caches, virtual environments, and editors' temporary files.
 DEFAULT_IGNORES: tuple[str, ...] = (
     ".git",
     ".hg",
@@ -59,8 +58,8 @@ DEFAULT_IGNORES: tuple[str, ...] = (
     "*___jb_tmp___",
 )
 
-#: The number of nanoseconds within which two writes may get the same timestamp. The clock for file times advances in
-#: steps of up to 10 ms.
+#: Two writes within this many nanoseconds may get the same timestamp. The clock for file times advances in steps of up
+#: to 10 ms.
 STAMP_NS = 20_000_000
 
 # The maximum number of links to follow, which is also the kernel's limit.
@@ -79,12 +78,12 @@ class Tree:
         self._follow_links = follow_links
         self._roots = tuple(dict.fromkeys(roots))
         self.index = _SnapshotIndex()
-        # A virtual directory whose entries are the roots. No rules apply to these.
+        # A virtual directory that contains the roots. The rules do not apply to its entries.
         self._top = self.index.top
         # The net change of each path since the last `take_changes`.
         self._changes: dict[str, Change] = {}
         self._new_directories: set[str] = set()
-        # The directories known to be unwatchable. We search for them when a watch fails because of one.
+        # Directories known to be unwatchable. We search for them only when one of them makes a watch fail.
         self._unwatchable: set[str] = set()
         self._warned_of_names = False
 
@@ -101,8 +100,8 @@ class Tree:
     def update(self, hints: Iterable[tuple[str, bool]], again: Iterable[str] = ()) -> None:
         """Check the paths in ``hints``, everything in the directories in ``again``, and all links.
 
-        The second item of a hint is true if the path was reported as modified. Such a report is believed even if none
-        of the file's attributes has changed.
+        The second item of a hint is true if the path was reported as modified. Such a report is trusted even if none of
+        the file's attributes has changed.
         """
         hinted = _without_links(hints)
         for path, modified in hinted.items():
@@ -136,8 +135,8 @@ class Tree:
     def watch_set(self) -> WatchSet:
         """Return the directories and entries to watch.
 
-        No recursive watch contains an unwatchable directory. Nor does it contain a link that we don't follow, because
-        awatch follows every link.
+        Recursive watches avoid unwatchable directories. They also avoid links that we don't follow, because awatch
+        follows every link.
         """
         index = self.index
         index.links_changed = False
@@ -166,7 +165,7 @@ class Tree:
             self._look(self._top, path, modified=hinted.get(real, False), scan=scan)
 
     def _look(self, directory: _DirectorySnapshot, name: str, *, modified: bool = False, scan: bool = False) -> None:
-        """Check one entry. If ``scan`` is true, read it even if it is a directory that is already known."""
+        """Check one entry. If ``scan`` is true, read a directory even if it is already known."""
         path = directory.prefix + name
         if self._skips(directory, name):
             self._look_at_ignored(directory, name, link=os.path.islink(path))
@@ -226,9 +225,7 @@ class Tree:
             del entries[name]
         if undecodable and not self._warned_of_names:
             self._warned_of_names = True
-            text = (
-                "the name %r in %s is not UTF-8, so it is skipped, like all other such names (logged once); rename it"
-            )
+            text = "the name %r in %s is not UTF-8, so it is skipped; rename it (other such names are not logged)"
             _log.warning(text, undecodable[0], directory.path)
 
     def _skips(self, directory: _DirectorySnapshot, name: str) -> bool:
@@ -292,10 +289,10 @@ class Tree:
 
 
 def _fingerprint(found: os.stat_result) -> int:
-    """Return a number that identifies a file's state. Using a single number per file saves memory.
+    """Return a number that represents a file's state. A single number per file saves memory.
 
     If the file has just been written, a further write may leave its attributes unchanged. In that case, the fingerprint
-    is ambiguous and is marked by being negative: it is the bitwise complement of the normal fingerprint.
+    is ambiguous. An ambiguous fingerprint is negative: the bitwise complement of the normal one.
     """
     number = hash((found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)) >> 1
     number = number if number >= 0 else ~number
@@ -314,7 +311,7 @@ def _entries(path: str) -> dict[str, os.DirEntry[str]] | None:
 
 
 def _without_links(hints: Iterable[tuple[str, bool]]) -> dict[str, bool]:
-    """Return the hints with any links in the paths of their directories resolved."""
+    """Return the hints after resolving links in their directories' paths."""
     directories: dict[str, str] = {}
     found: dict[str, bool] = {}
     for path, modified in hints:
@@ -355,10 +352,11 @@ class _DirectorySnapshot:
         identity: tuple[int, int] = (0, 0),
         parent: _DirectorySnapshot | None = None,
     ) -> None:
-        #: The path as the user specified it. The second attribute is the same path as a prefix for its entries' paths.
+        #: The path as the user specified it. ``prefix`` is the same path with a trailing slash, for building the paths
+        #: of its entries.
         self.path = path
         self.prefix = path if path.endswith("/") or not path else f"{path}/"
-        #: The path with links resolved, under which the system watches the directory.
+        #: The path with links resolved. The system watches the directory at this path.
         self.real = real
         #: The path relative to the watched directory, with a trailing slash. Empty for the watched directory itself.
         self.relative = relative
@@ -366,7 +364,7 @@ class _DirectorySnapshot:
         self.parent = parent
         self.files: dict[str, int] = {}
         self.directories: dict[str, _DirectorySnapshot] = {}
-        #: The names of all links, no matter where they lead.
+        #: The names of all links, wherever they lead.
         self.links: set[str] = set()
         #: The names of links to directories outside the roots, which are not followed. This includes ignored links.
         self.unfollowed: set[str] = set()
@@ -376,7 +374,7 @@ class _DirectorySnapshot:
     def is_inside(self, real: str) -> bool:
         """Return whether this directory is at or below ``real``.
 
-        If it is, a link in it that leads to ``real`` would be a loop.
+        If it is, a link in it that leads to ``real`` would create a loop.
         """
         above: _DirectorySnapshot | None = self
         while above is not None and above.real:
@@ -396,10 +394,9 @@ class _SnapshotIndex:
         self.top = _DirectorySnapshot("", "", "")
         #: True if a link has been created or replaced since this attribute was last reset.
         self.links_changed = False
-        #: The real paths below which the targets of links must be.
+        #: A link is followed only if its target is at or below one of these real paths.
         self.allowed: tuple[str, ...] = ("/",)
-        # Snapshots by real path. There are several for a path if the directory can be reached in several ways through
-        # links.
+        # Snapshots by real path. A directory that can be reached through several links has several snapshots.
         self._by_real_path: dict[str, list[_DirectorySnapshot]] = {}
         # Directories that contain links, including broken ones. A link's target may change without a hint.
         self._with_links: set[_DirectorySnapshot] = set()
@@ -414,7 +411,7 @@ class _SnapshotIndex:
         return {directory.real for directory in self.top.directories.values()}
 
     def links(self) -> list[tuple[_DirectorySnapshot, str]]:
-        """Return all links, each as a pair of its directory and its name."""
+        """Return all links as pairs of directory and name."""
         return [(directory, name) for directory in self._with_links for name in directory.links]
 
     def unfollowed_links(self) -> set[str]:
@@ -428,7 +425,7 @@ class _SnapshotIndex:
         return sum(directory.undecodable for directories in self._by_real_path.values() for directory in directories)
 
     def entries_for(self, real: str) -> list[tuple[_DirectorySnapshot, str]]:
-        """Return the entries to check for a change at ``real``, which are in the nearest known directory."""
+        """Return the entries to check after a change at ``real``. They are in the nearest known directory."""
         while real != "/":
             parent, _, name = real.rpartition("/")
             real = parent or "/"
@@ -448,7 +445,7 @@ class _SnapshotIndex:
                 self._with_links.remove(directory)
 
     def note_unfollowed(self, directory: _DirectorySnapshot, name: str, *, link: bool) -> bool:
-        """Record and return whether an entry that is a directory, or leads to one, is a link that is not followed."""
+        """Return whether an entry that is or leads to a directory is an unfollowed link, and record the result."""
         unfollowed = link and not _is_within(os.path.realpath(directory.prefix + name), self.allowed)
         self._set_unfollowed(directory, name, unfollowed=unfollowed)
         return unfollowed
@@ -534,7 +531,7 @@ class WatchSet:
 
 
 def _avoiding(index: _SnapshotIndex, holes: Collection[str]) -> tuple[set[str], set[str]]:
-    """Return the deep and flat directories to watch, so that no deep (recursive) watch contains any of ``holes``."""
+    """Return the deep and flat directories to watch. No deep (recursive) watch contains any of ``holes``."""
     deep, whole, pending = set[str](), set[str](), list(_outermost(index))
     while pending:
         each = pending.pop()
@@ -551,7 +548,7 @@ def _avoiding(index: _SnapshotIndex, holes: Collection[str]) -> tuple[set[str], 
 
 
 def _outermost(index: _SnapshotIndex) -> set[str]:
-    """Return the outermost directories to watch recursively, which are roots and targets of links."""
+    """Return the outermost directories to watch recursively: roots and link targets."""
     linked = {directory.directories[name].real for directory, name in index.links() if name in directory.directories}
     every = index.real_roots() | linked
     return {each for each in every if not any(_is_below(each, other) for other in every)}
@@ -562,7 +559,7 @@ def _is_below(path: str, directory: str) -> bool:
 
 
 def may_read(directory: str) -> bool:
-    """Return whether this process is allowed to list ``directory``, which watching it requires."""
+    """Return whether this process is allowed to list ``directory``. A watch requires this permission."""
     return os.access(directory, os.R_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
@@ -571,10 +568,11 @@ def _unwatchable_below(directories: Iterable[str], but: Container[str]) -> set[s
 
     Links are followed in the same way as by `awatch`. Paths in ``but`` are left out.
 
-    `awatch` gives up on the entire tree if it may not read one of the directories. With ``ignore_permission_denied``,
-    it skips every later directory and also hides all other errors. A report with a name that is not UTF-8 ends
-    `awatch`. Opening a directory with such a name causes such a report, so every new watch would end itself. We
-    therefore find both kinds of directory here, so that the watches can avoid them.
+    `awatch` gives up on the entire tree if it is not allowed to read one of the directories. With
+    ``ignore_permission_denied``, it skips every later directory and also hides all other errors. `awatch` also ends if
+    it receives a report with a name that is not UTF-8. Opening a directory with such a name causes such a report, so
+    every new watch would end immediately. We therefore find both kinds of directory here, so that the watches can avoid
+    them.
     """
     found: set[str] = set()
     entered: set[tuple[int, int]] = set()
@@ -611,10 +609,10 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 def entries_on_the_way(path: str) -> set[str]:
-    """Return the entries that determine which file an absolute path refers to: links on the way, and its last entry.
+    """Return the entries that determine which file an absolute path refers to: the links in it and its last entry.
 
-    The path of each entry includes the real path of its directory, which is the directory to watch. If an entry on the
-    way is missing, the ones after it are left out.
+    Each returned path begins with the real path of the entry's directory, which is the directory to watch. If part of
+    the path is missing, the entries after it are left out.
     """
     found: set[str] = set()
     here, rest = "/", deque(_parts(path))
@@ -654,7 +652,7 @@ def _target(entry: str) -> str | None:
 
 
 class Rules:
-    """Globs for paths below a watched directory. They never match against the path of the watched directory itself.
+    """Globs for paths below a watched directory. The path of the watched directory itself is not matched.
 
     A glob without a slash is matched against each name in the path. A glob with a slash is matched against the whole
     path below the watched directory. If a directory is ignored, all its contents are ignored.

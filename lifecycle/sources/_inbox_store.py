@@ -57,10 +57,10 @@ def packed(event: WebhookEvent) -> bytes:
 
 
 def unpacked(message: bytes) -> WebhookEvent:
-    """Return the event that `packed` turned into ``message``.
+    """Return the event in a message that `packed` created.
 
     Raises:
-        ValueError: if ``message`` does not have that form.
+        ValueError: if `packed` did not create ``message``.
     """
     head, _, body = message.partition(b"\n")
     try:
@@ -73,7 +73,7 @@ def unpacked(message: bytes) -> WebhookEvent:
 
 
 def stored_error(error: BaseException) -> str:
-    """Return the text of an error in the form in which it is stored with its message."""
+    """Return an error's text as it is stored with the message."""
     return error_text(error)[:_LONGEST_ERROR]
 
 

@@ -2,8 +2,8 @@
 
 Ctrl+C sends SIGINT, as in any program. If prompt_toolkit handled it as a key, it could not interrupt a program whose
 event loop is blocked. The program's output appears above the prompt. We don't use prompt_toolkit's own
-``patch_stdout``, because it runs a thread that sleeps between writes, creates tasks that are never awaited, and keeps
-using whatever stdout was when it was first used.
+``patch_stdout``. It runs a thread that sleeps between writes, creates tasks that are never awaited, and keeps using the
+first stdout that it saw.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ async def prompt_session(
     prompt: str, commands: CommandSet, history: Path | None, toolbar: str | Callable[[], str] | None
 ) -> AsyncGenerator[PromptSession]:
     """Open a prompt session. Text printed or logged inside the ``with`` block appears above the prompt."""
-    # Create a new session, because prompt_toolkit's default session keeps using whatever stdout was when it was first
-    # used.
+    # Create a new session, because prompt_toolkit's default session keeps using the first stdout that it saw.
     with create_app_session(**_terminal()):
         session: ToolkitSession[str] = ToolkitSession(
             prompt,
@@ -81,7 +80,7 @@ class PromptSession:
         self._session = session
 
     async def ask(self) -> str | None:
-        """Return the text typed until Enter, or None for Ctrl+D or if the terminal no longer exists."""
+        """Return the text typed before Enter, or None after Ctrl+D or if the terminal no longer exists."""
         try:
             return await self._session.prompt_async(handle_sigint=False, set_exception_handler=False)
         except EOFError:
@@ -117,7 +116,7 @@ def _keys() -> KeyBindings:
 
 
 class _Completer(Completer):
-    """Completes the name of a command, then its arguments."""
+    """Completes the names of commands and their arguments."""
 
     def __init__(self, commands: CommandSet) -> None:
         self._commands = commands
@@ -133,7 +132,7 @@ class _Completer(Completer):
 
 
 def _terminal() -> dict[str, Any]:
-    """Return this module's input and output, on platforms where prompt_toolkit accepts them."""
+    """Return this module's input and output for prompt_toolkit. Empty on Windows."""
     if sys.platform == "win32":
         return {}
     output = _Screen.from_pty(sys.stdout, term=os.environ.get("TERM"))
@@ -144,7 +143,7 @@ def _terminal() -> dict[str, Any]:
 if sys.platform != "win32":
 
     class _Screen(Vt100_Output):
-        """An output that does not query the cursor position. Waiting for the reply can take a second, even on exit."""
+        """An output that does not query the cursor position, because the reply can take a second, even on exit."""
 
         def get_rows_below_cursor_position(self) -> int:
             return 1  # scrolling makes space for more rows
@@ -188,7 +187,7 @@ if sys.platform != "win32":
                 attributes[6][termios.VSUSP] = attributes[6][termios.VQUIT] = off
                 termios.tcsetattr(self.fileno, termios.TCSANOW, attributes)
             except (OSError, termios.error) as error:
-                _log.debug("the terminal cannot be set: %s", error)
+                _log.debug("the terminal mode could not be set: %s", error)
 
 
 def _modes(fd: int) -> list[Any]:
@@ -241,8 +240,8 @@ class _Above:
         self._output = get_app_session().output
         # Tasks created by other threads need the same session.
         self._context = contextvars.copy_context()
-        # Any thread may append to this queue, and the loop's thread empties it. There is no lock, because a signal
-        # handler may print as well.
+        # Any thread may append to this queue, and the loop's thread empties it. It has no lock, because a signal
+        # handler may also print.
         self._pieces: deque[str] = deque()
         self._printing: asyncio.Task[None] | None = None
         self._finished = False

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lifecycle.control import Emit
     from lifecycle.events import Topical
 
-    #: A task of the loop, or another thread, that waits for space.
+    #: A task in the loop, or another thread, that is waiting for space.
     _Waiter: TypeAlias = asyncio.Future[None] | concurrent.futures.Future[None]
 
 __all__ = ["BaseSource"]
@@ -43,8 +43,8 @@ class BaseSource:
         self.name = name
         self._buffer = buffer
         self._closed = False
-        # This never exceeds the buffer size, because an event that does not fit stays with its caller. An event that
-        # had to wait is stored with its waiter.
+        # The buffered events. An event that had to wait is stored with its waiter. The buffer never overflows, because
+        # an event that does not fit stays with its caller.
         self._events: deque[tuple[Topical, _Waiter | None]] = deque()
         # Events waiting for space, in order. Empty while the buffer has space.
         self._waiting: deque[tuple[Topical, _Waiter]] = deque()

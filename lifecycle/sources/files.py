@@ -1,9 +1,9 @@
 """Events for added, modified and deleted files, based on notifications through `watchfiles.awatch` or on polling.
 
-This module fills some gaps that `awatch` leaves. `awatch` does not report that the kernel's queue overflowed, that a
-watched directory was deleted and created again, or that files changed inside a directory before its watch existed. We
-therefore scan each new directory, and compare all files after a flood of reports. When a directory or link on which the
-watches depend is replaced, we open them again.
+This module fills some gaps in `awatch`. `awatch` does not report when the kernel's queue overflows, when a watched
+directory is deleted and created again, or when files change inside a directory before its watch exists. We therefore
+scan each new directory, and compare all files after a flood of reports. When a directory or link that the watches
+depend on is replaced, we reopen them.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _AGAIN = (0.02, 0.1, 0.5, 2.0)
 # after `_MOMENT` seconds.
 _MANY = 2048
 _MOMENT = 1.0
-# The minimum time between reopening the watches twice, as a multiple of the time that reopening them takes.
+# The minimum time before the watches are reopened again, as a multiple of the time that reopening them takes.
 _SHARE = 5
 # How many times in a row to try opening the watches if the directories to watch keep changing.
 _ATTEMPTS = 5
 
-# The step, in milliseconds, for changes that affect the watched directories themselves or links on the way to them.
+# The step, in milliseconds, for changes to the watched directories themselves or to links that lead to them.
 _UNHURRIED_MS = 50
 
-# How the error message begins that watchfiles raises for a name that is not UTF-8.
+# The beginning of watchfiles' error message for a name that is not UTF-8.
 _UNDECODABLE = "Unable to decode path"
 
 _LIMITS = {
@@ -65,12 +65,12 @@ class FileWatchSource:
     """Sends a `FileEvent` for every file at or below ``paths`` that is added, modified or deleted.
 
     Each path must exist when the source starts. Later, a path may be replaced, or deleted and created again, and links
-    on the way to it may change. Events have absolute paths that begin with a path as you specified it (links are not
+    that lead to it may change. Events have absolute paths that begin with a path as you specified it (links are not
     resolved). Several changes to a file within one ``step`` are combined into one event with their net effect. A file
-    that was created and deleted again causes no event. Nor do directories, but the files in them do.
+    that is created and deleted again causes no event. Directories cause no events, but the files in them do.
 
-    Files whose names are not UTF-8 are skipped, and a message about this is logged once. While such a file is being
-    written, other changes may be reported up to a second late.
+    Files whose names are not UTF-8 are skipped, and this is logged once. While such a file is being written, other
+    changes may be reported up to a second late.
 
     Args:
         paths: The files and directories to watch. At least one is required.
@@ -88,7 +88,7 @@ class FileWatchSource:
             mounts). By default, the system's notifications are used.
 
     Raises:
-        ValueError: if no path is given, or ``step`` or ``poll`` is not a positive number of seconds.
+        ValueError: if no path is passed, or ``step`` or ``poll`` is not a positive number of seconds.
         InvalidPattern: if a glob cannot be parsed.
     """
 
@@ -116,7 +116,7 @@ class FileWatchSource:
         self._recursive = recursive
         self._follow_links = follow_links
         self._rules = Rules(include, ignore)
-        # We keep this if the source fails, so that it can report what has changed in the meantime once it is restarted.
+        # We keep this when the source fails, so that a restarted source can report what has changed in the meantime.
         self._tree: Tree | None = None
         self._changes: _WatchedChanges | _PolledChanges | None = None
         # Changes found but not yet sent.
@@ -185,7 +185,7 @@ class FileWatchSource:
                 raise FileNotFoundError(errno.ENOENT, reason, str(path))
             watched = path if path.is_dir() else path.resolve().parent
             if not may_read(str(watched)):
-                reason = "this process may not read the directory, so it cannot watch it; change its mode or its owner"
+                reason = "this process is not allowed to read the directory; change the directory's mode or owner"
                 raise PermissionError(errno.EACCES, reason, str(watched))
         roots = [str(path) for path in self.paths]
         tree = Tree(roots, self._rules, recursive=self._recursive, follow_links=self._follow_links)
@@ -218,7 +218,7 @@ class _PolledChanges:
 
 
 class _WatchedChanges:
-    """Changes found by following up the system's reports, which are collected over ``step`` seconds."""
+    """Changes found by checking the system's reports, which are collected over ``step`` seconds."""
 
     def __init__(self, tree: Tree, step: float) -> None:
         self._tree = tree
@@ -303,7 +303,7 @@ class _WatchedChanges:
     async def _recover(self, error: _WatchBroken) -> None:
         if self._unproven:
             raise error
-        _log.warning("opening the watches on %s again: %s", ", ".join(sorted(self._tree.index.real_roots())), error)
+        _log.warning("reopening the watches on %s: %s", ", ".join(sorted(self._tree.index.real_roots())), error)
         await self.close()
         self._unproven = True
         await self.open()
@@ -317,7 +317,7 @@ class _WatchedChanges:
         await self.close()
         await asyncio.sleep(self._next_open - now())
         began = now()
-        # If the name is that of a directory, a watch on any directory above would report it again and again.
+        # If a directory has such a name, a watch on any directory above it would report the name again and again.
         await asyncio.to_thread(self._tree.find_unwatchable)
         await self.open()
         self._next_open = now() + max(_MOMENT, _SHARE * (now() - began))
@@ -353,11 +353,11 @@ class _WatchBroken(OSError):
 
 
 class _NameNotText(_WatchBroken):
-    """Raised if a file whose name is not UTF-8 has changed. After that, the watches report nothing more."""
+    """Raised if a file whose name is not UTF-8 has changed. The watches report nothing after that."""
 
 
 class _Watch:
-    """The watches for one `WatchSet`. They exist after `open`, and must be closed."""
+    """The watches for one `WatchSet`. `open` creates them, and `close` must be called to remove them."""
 
     def __init__(self, watch_set: WatchSet, *, step: float) -> None:
         self.watch_set = watch_set
@@ -385,8 +385,8 @@ class _Watch:
                     *sorted(paths),
                     watch_filter=None if recursive else self._concerns,
                     step=step,
-                    # While files keep changing, report every two steps. With a longer interval, a debounce would take
-                    # the gap between reports for the end of a burst.
+                    # While files keep changing, report every two steps. With a longer interval, a debounce would
+                    # mistake the gap between reports for the end of a burst.
                     debounce=step,
                     recursive=recursive,
                     # True would also hide every other error, such as reaching a limit.
@@ -422,7 +422,7 @@ class _Watch:
             await batches.aclose()
 
     def is_outdated_by(self, hints: set[tuple[RawChange, str]]) -> bool:
-        """Return whether ``hints`` concern a watched directory itself or the path to it, and not just its contents."""
+        """Return whether any of ``hints`` affects a watched directory itself or its path, not only its contents."""
         wanted = self.watch_set
         return any(path in wanted.entries or path in wanted.deep or path in wanted.flat for _, path in hints)
 
@@ -464,8 +464,8 @@ def _advice(limit: str) -> str:
     except OSError as error:
         if error.errno == errno.EMFILE:
             return "this process has reached its limit of open files; raise it with `ulimit -n`"
-        return f"the system's limit on watched files ({limit}) is reached; raise it, watch fewer directories, or poll"
+        return f"the limit on watched files ({limit}) has been reached; raise it, watch fewer directories, or poll"
     return (
-        f"the limit fs.inotify.{limit}, {present} here, is reached; raise it with "
+        f"the limit fs.inotify.{limit} ({present} on this system) has been reached; raise it with "
         f"`sudo sysctl fs.inotify.{limit}={max(present * 4, 1024)}`, watch fewer directories, or poll"
     )

@@ -25,7 +25,7 @@ __all__ = ["HealthCheckSource", "Trigger"]
 class Trigger(StrEnum):
     """Which results become events."""
 
-    #: The first result, and each one that changes the state.
+    #: The first result, and every result that changes the state.
     EDGE = "edge"
     #: Every result.
     LEVEL = "level"
@@ -35,8 +35,8 @@ class HealthCheckSource:
     """Sends a `HealthEvent` when the result of a periodic check changes.
 
     The first check runs immediately. A check fails if it raises an error, exceeds ``timeout``, or returns ``False``.
-    Any other result, including ``None``, is good. If the result has the attributes ``healthy`` and ``message``, like
-    that of a worker's ``probe``, these are used instead. The first result sets the state.
+    Any other result, including ``None``, is a success. If the result has the attributes ``healthy`` and ``message``,
+    like the result of a worker's ``probe``, these are used instead. The first result sets the state.
 
     Checks never overlap. If a plain function times out, it keeps running in its thread. Until it returns, further
     checks are treated as failed without being run, so a hanging check occupies only one thread.
@@ -48,7 +48,7 @@ class HealthCheckSource:
         trigger: ``"edge"`` sends an event when the state changes, and ``"level"`` sends one after every check.
         timeout: The time limit for each check, in seconds.
         failures: The number of consecutive failures after which the state becomes down.
-        successes: The number of consecutive good results after which the state becomes up.
+        successes: The number of consecutive successes after which the state becomes up.
 
     Raises:
         ValueError: if a time is not positive, a threshold is less than 1, ``trigger`` is unknown, or the name contains
@@ -73,7 +73,7 @@ class HealthCheckSource:
         self.timeout: float = in_seconds("timeout", timeout, finite=True)
         self.trigger: Trigger = _trigger(trigger)
         self._check = check
-        # How many consecutive results it takes to leave a state: successes to leave down, failures to leave up.
+        # The number of consecutive results needed to leave each state: successes to leave down, failures to leave up.
         self._needed = {False: successes, True: failures}
         self._healthy: bool | None = None
         # The number of consecutive results so far that contradict the state.
@@ -104,7 +104,7 @@ class HealthCheckSource:
             await asyncio.sleep(due - now())
 
     async def _result(self) -> tuple[bool, str]:
-        """Run the check once. Return whether the result is good, and a message."""
+        """Run the check once. Return whether it succeeded, and a message."""
         if self._hanging is not None and not self._hanging.done():
             return False, "the previous check is still hanging in its thread"
         limit = asyncio.timeout(self.timeout)

@@ -2,7 +2,8 @@
 
 `InboxDelivery` delivers the messages in the file to the handlers, and stores the results. Messages that this process
 has accepted itself are delivered from memory, after those that were already in the file. The process reads the file
-when it takes it over, when a failed message is due again, and periodically, to find changes made by other processes.
+when it takes over the inbox, when a failed message is due again, and periodically, to find changes made by other
+processes.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Inbox:
     A request is on disk before the response 202 is sent, and stays there until its handler has returned, even during a
     debounce. Messages left behind by a crash or a shutdown are delivered again at the next start, in the order in which
     they were accepted. This means that messages are delivered at least once, so handlers should be idempotent.
-    ``delivery().attempt`` is 1 only if no handler can have run in an earlier attempt. After a shutdown, an attempt is
+    ``delivery().attempt`` is 1 only if no earlier attempt can have called a handler. After a shutdown, an attempt is
     counted only if its handler was called. After a crash, it is counted for every message that the process had in
     memory, because calls to handlers are not recorded on disk.
 
@@ -83,7 +84,7 @@ class Inbox:
             time and body). A repeated request gets the same response as the first one and is not delivered again. 0
             turns this off.
         max_attempts: How many times a handler may fail before the event becomes a dead letter.
-        backoff: The delays between attempts. The limit on restarts has no effect here.
+        backoff: The delays between attempts. Its limit on restarts is ignored.
 
     Raises:
         ValueError: if ``dedupe`` is negative or not finite, or ``max_attempts`` is less than 1.
@@ -107,10 +108,9 @@ class InboxState:
 
     #: The path of the file.
     name: str
-    #: The number of messages in each state: ``waiting``, ``under_way`` and ``dead``. Empty until they have first been
-    #: counted.
+    #: The number of messages in each state: ``waiting``, ``under_way`` and ``dead``. Empty before the first count.
     depths: dict[str, int]
-    #: True if this process is the one that delivers from the file.
+    #: True if this process delivers from the file.
     delivers: bool
     suspended: bool
     kind: str = "inbox"
@@ -277,7 +277,7 @@ class InboxDelivery:
                 await self._rest()
 
     async def _acquire(self) -> None:
-        """Wait until no other process is delivering, and take over its messages."""
+        """Wait until no other process is delivering from the file, and take over."""
         if self._is_ours:
             return
         tries = 0
@@ -285,11 +285,14 @@ class InboxDelivery:
             tries += 1
             # During the first few attempts, the lock may be held by a command that only reads the file.
             if tries == _PATIENCE:
-                _log.warning("another process is delivering from the inbox %s until it exits", self._store.path)
+                _log.warning(
+                    "another process is delivering from the inbox %s; this one takes over when it exits",
+                    self._store.path,
+                )
             await self._rest(_LOCK_EVERY)
         if not self._ending:
             await self._store.take_over()
-            # Messages accepted before this line are not delivered from memory, but found by the next read of the file.
+            # Messages accepted before this line are not delivered from memory. The next read of the file finds them.
             self._is_ours = True
 
     async def _look(self) -> None:

@@ -2,8 +2,8 @@
 
 It reads any kind of file without blocking the event loop: a terminal, pipe, socket, file on disk, or object in memory.
 This takes some care. ``O_NONBLOCK`` belongs to the open file description, which for a terminal is shared with the shell
-and other programs, so we never set it on a descriptor that we were passed. epoll rejects files on disk. And a thread
-blocked in a read keeps the process from exiting, unless it is a daemon thread and does not hold the lock of a Python
+and other programs, so we never set it on a descriptor that we were passed. epoll rejects files on disk. A thread
+blocked in a read prevents the process from exiting, unless it is a daemon thread and does not hold the lock of a Python
 file object.
 """
 
@@ -63,8 +63,8 @@ class InputSource:
     cancelled, it still emits the lines that have arrived, up to one that ends the program. If the input is a terminal,
     lines do not wait for each other, and lines that have not been read when the source is cancelled are dropped.
 
-    A line can have up to 1,048,576 bytes. If a line is longer, it is discarded, and a warning is logged. Bytes that are
-    not UTF-8 are replaced.
+    A line can be up to 1,048,576 bytes long. A longer line is discarded, and an error is logged. Bytes that are not
+    UTF-8 are replaced.
 
     Args:
         commands: The commands: a registry, a list of names, or a mapping from names to events. A value in the mapping
@@ -209,7 +209,7 @@ async def _handled(delivery: Delivery) -> None:
 
 
 class CommandSet(Commands):
-    """The commands of several registries. If a word is in several registries, the first one takes precedence."""
+    """The commands of several registries. If several registries contain a word, the first registry takes precedence."""
 
     def __init__(self, commands: GivenCommands | None) -> None:
         super().__init__()
@@ -244,7 +244,7 @@ def _event_of(name: str, meaning: Meaning) -> Callable[[tuple[str, ...]], Topica
         return meaning
     if not hasattr(meaning, "topic"):
         raise TypeError(
-            f"the command {name!r} has the meaning {meaning!r}; use an event, a function that returns one, or None"
+            f"the command {name!r} is mapped to {meaning!r}; use an event, a function that returns one, or None"
         )
     return lambda _: meaning
 
@@ -253,10 +253,10 @@ def _event_of(name: str, meaning: Meaning) -> Callable[[tuple[str, ...]], Topica
 
 
 class _Lines:
-    """Splits chunks into lines. LF ends a line, and any CR before it is dropped.
+    """Splits chunks into lines. LF ends a line, and a CR before it is dropped.
 
-    Bytes that are not UTF-8 are replaced. A line of more than `_MAX_LINE` bytes is discarded completely and a warning
-    is logged, because running part of a command is worse than running none of it.
+    Bytes that are not UTF-8 are replaced. If a line is longer than `_MAX_LINE` bytes, the whole line is discarded and
+    an error is logged, because running part of a command is worse than not running it.
     """
 
     def __init__(self) -> None:
@@ -478,7 +478,7 @@ class _ThreadReader:
 
 
 def _warn(error: OSError) -> None:
-    _log.warning("reading the input failed, so it ends here, and lines may be missing: %s", error)
+    _log.warning("reading the input failed, so any further lines are lost: %s", error)
 
 
 def _settle(future: asyncio.Future[None]) -> None:

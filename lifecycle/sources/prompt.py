@@ -23,7 +23,7 @@ __all__ = ["PromptSource"]
 
 
 class PromptSource:
-    """Reads commands from a prompt with history, and with completion for commands and their arguments.
+    """Reads commands from a prompt with history and completion for commands and their arguments.
 
     Text printed or logged while the prompt is shown appears above it. If stdin or stdout is not a terminal, the
     source works like `InputSource`.
@@ -36,7 +36,7 @@ class PromptSource:
         commands: See `InputSource`.
         history: A file for the history, created with mode 0600. By default, the history is kept only while the program
             runs.
-        toolbar: A line at the bottom, or a function that returns it, which is called once per second.
+        toolbar: A line to show at the bottom, or a function that returns this line and is called once per second.
         fallback: See `InputSource`.
 
     Raises:

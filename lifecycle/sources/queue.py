@@ -1,4 +1,4 @@
-"""Events from an `asyncio.Queue` to which the program adds them."""
+"""Events that the program puts into an `asyncio.Queue`."""
 
 from __future__ import annotations
 

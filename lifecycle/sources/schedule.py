@@ -43,8 +43,8 @@ SECOND = timedelta(seconds=1)
 
 #: Seconds after which a tick is considered missed.
 LATE = 60.0
-#: The maximum number of seconds between reads of the system clock, which may be set, and keeps running while the
-#: machine sleeps.
+#: The maximum number of seconds between reads of the system clock, which can be adjusted, and which keeps running while
+#: the machine sleeps.
 _LOOK = 30.0
 
 
@@ -60,8 +60,8 @@ class ScheduleSource:
     recorded as done only once its handler has finished, so if a crash interrupts the handler, the tick is sent again.
 
     Args:
-        expression: Five fields (minute, hour, day of month, month, day of week), six with seconds in front, or one of
-            ``@hourly``, ``@daily``, ``@midnight``, ``@weekly``, ``@monthly``, ``@yearly`` and ``@annually``.
+        expression: Five fields (minute, hour, day of month, month, day of week), six fields with seconds first, or one
+            of ``@hourly``, ``@daily``, ``@midnight``, ``@weekly``, ``@monthly``, ``@yearly`` and ``@annually``.
         name: The name of the ticks. Their topic is ``tick/<name>``.
         timezone: A name such as ``"Europe/Berlin"``, or a `datetime.tzinfo`. By default, the system's time zone.
         catch_up: The policy for missed ticks: ``"none"`` skips them, ``"once"`` sends only the last one, and ``"all"``
@@ -133,7 +133,7 @@ class ScheduleSource:
 
     async def _reached(self, timestamp: float) -> None:
         now = wall_clock()
-        # Look again from time to time, because the system clock may be set, and the loop's clock stops while the
+        # Check the time periodically, because the system clock may be adjusted, and the loop's clock stops while the
         # machine sleeps.
         longest = _LOOK if now is time.time else math.inf
         while (left := timestamp - now()) > 0:
@@ -152,13 +152,13 @@ class ScheduleSource:
         except CronSimError as error:
             raise ValueError(
                 f"{self.expression!r} is not a cron expression ({error}); use five fields, such as '0 3 * * *', "
-                f"six with seconds in front, or one of {', '.join(NAMES)}"
+                f"six fields with seconds first, or one of {', '.join(NAMES)}"
             ) from None
         except StopIteration:
             raise ValueError(f"{self.expression!r} never matches; check the day and the month") from None
 
     async def _record(self, *, stopped: bool = False) -> None:
-        """Store the time of the last tick up to which all ticks have been completed.
+        """Store the time up to which all ticks have been completed.
 
         If the router has ``stopped``, dropped ticks are not considered completed.
         """
@@ -191,7 +191,7 @@ class ScheduleSource:
             return now
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(
-                f"{self._state} is not the state of a schedule ({error!r}); remove it to start without it"
+                f"{self._state} is not a valid schedule state file ({error!r}); delete it to start without one"
             ) from error
         if name != self.name:
             raise ValueError(f"{self._state} belongs to the schedule {name!r}; use a separate file for {self.name!r}")

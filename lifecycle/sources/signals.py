@@ -30,14 +30,14 @@ _BURST = 100
 class SignalSource:
     """Sends a `SignalEvent` for each signal that the process receives.
 
-    It shares the signals with `run` and with other sources: all of them receive every signal. If there is no running
-    lifetime, the source handles the signals itself, so they do not end the process while the source is running. A burst
+    It shares the signals with `run` and with other sources: all of them receive every signal. If no lifetime is
+    running, the source handles the signals itself, so they do not end the process while the source is running. A burst
     of the same signal causes at least one event, and at most 100 of its events wait at a time. Python can set signal
     handlers only in the main thread. In any other thread, the source sends events for the signals that the main thread
     handles, and logs which signals it cannot receive.
 
     Args:
-        signals: The signals. By default, SIGINT, SIGTERM and SIGHUP, as far as the system has them.
+        signals: The signals to receive. By default, SIGINT, SIGTERM and, if the system has it, SIGHUP.
 
     Raises:
         ValueError: if a number is not a signal, or a signal cannot be caught.

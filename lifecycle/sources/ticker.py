@@ -21,11 +21,11 @@ __all__ = ["TickerSource"]
 class TickerSource:
     """Sends a `TickEvent` at a fixed rate.
 
-    The rate does not drift. If a tick becomes due while the previous one is still waiting for its lane, the tick is
-    skipped: ``count`` skips its number, and it is counted in `missed`.
+    The rate does not drift. A tick that becomes due while the previous one is still waiting for its lane is skipped.
+    ``count`` then skips a number, and `missed` increases by one.
 
     Args:
-        interval: Seconds between two ticks.
+        interval: Seconds between ticks.
         name: The name of the ticks. Their topic is ``tick/<name>``.
         immediate: Whether the first tick is sent immediately. By default, it is sent after one interval.
 

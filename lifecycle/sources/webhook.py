@@ -41,11 +41,11 @@ class WebhookSource:
     `Inbox`, the response is sent once the request is on disk. While the source is suspended, the response is 503.
     ``SuspendHandler.manage(source)`` suspends it together with the program.
 
-    Error responses are small JSON objects. The status is 400 if the request is malformed, 401 if it has no valid
-    signature, 404 for an unknown path, a path with empty segments, ``..`` or wildcards, or a topic without a handler,
-    405 (with ``Allow``) if the method is not allowed, 408 if the request is too slow, 413 if it is too large, 415 if it
-    is compressed, 429 or 503 (with ``Retry-After``) under load, and 501 for a transfer coding other than chunked.
-    Refused requests are logged at INFO, without their query and headers.
+    Error responses are small JSON objects. The status is 400 if the request is malformed, and 401 if it has no valid
+    signature. It is 404 for an unknown path, for a path with empty segments, ``..`` or wildcards, and for a topic
+    without a handler. It is 405 (with ``Allow``) if the method is not allowed, 408 if the request is too slow, 413 if
+    it is too large, and 415 if it is compressed. It is 429 or 503 (with ``Retry-After``) under load, and 501 for a
+    transfer coding other than chunked. Refused requests are logged at INFO, without their query and headers.
 
     ``async with`` opens the port. The router does this when it starts. When the router stops, the response to new
     requests is 503 until the lanes are empty. Then idle connections are closed, and requests in flight get a short time
@@ -57,8 +57,8 @@ class WebhookSource:
             that socket is used.
         port: The port to listen on. 0 chooses a free port. Ignored for a Unix socket.
         verify: A verifier from ``lifecycle.sources.signatures``, or a function with the same arguments as a verifier's
-            ``verify``. Required unless ``host`` is a loopback address or a Unix socket. If there is none, requests from
-            web pages are refused.
+            ``verify``. Required unless ``host`` is a loopback address or a Unix socket. Without a verifier, requests
+            from web pages are refused.
         paths: Paths to accept. By default, any path.
         methods: Methods to accept.
         limits: The limits on size, rate and time.
@@ -233,7 +233,7 @@ def _waits(answer: str, inbox: Inbox | None) -> bool:
         raise ValueError(f"answer={answer!r} is unknown; use 'accepted' or 'handled'")
     if answer == "handled" and inbox is not None:
         raise ValueError(
-            "answer='handled' and an inbox cannot be combined: an inbox accepts what it has stored, and retries "
-            "failed events; leave one of them out"
+            "answer='handled' and an inbox cannot be combined, because an inbox responds before the event is "
+            "handled; leave one of them out"
         )
     return answer == "handled"

@@ -185,7 +185,7 @@ def test_invalid_settings_are_refused(arguments: dict[str, Any], message: str) -
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "is not the state of a schedule"),
+        ("{", "is not a valid schedule state file"),
         ('{"name": "other", "last": "2026-01-01T00:00:00+00:00"}', "belongs to the schedule 'other'"),
     ],
 )

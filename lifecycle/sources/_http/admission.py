@@ -1,7 +1,7 @@
 """Checks a request's path, method, rate, size and signature, in this order. A request that passes becomes an event.
 
-A request is rejected as early as possible, so that unverified clients cost little. The body is read only if the request
-line and the headers are valid. This module needs aiohttp, so it is imported only when a server starts.
+Requests are rejected as early as possible, so that unverified clients use few resources. The body is read only if the
+request line and the headers are valid. This module needs aiohttp, so it is imported only when a server starts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MALFORMED = "the body is malformed"
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-#: The maximum number of clients whose rate is tracked. If there are more, the client that has been quiet longest is
+#: The maximum number of clients whose rate is tracked. If there are more, the client that has been idle longest is
 #: forgotten.
 _CLIENTS = 10_000
 
@@ -42,13 +42,13 @@ _slow_of: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[asyncio.Timeou
 
 
 class Admission:
-    """Turns requests into events, or rejects them. Up to ``most`` clients may send a body at the same time."""
+    """Turns requests into events, or rejects them. Up to ``most`` clients can send a body at the same time."""
 
     def __init__(self, settings: Settings, most: int) -> None:
         self._settings = settings
         self._bodies = _Bodies(settings.limits, most)
         self._rates = None if settings.limits.rate is None else RateLimiter(*settings.limits.rate)
-        # A prefix for ids, which makes them unique across restarts and cheap to create.
+        # A prefix that makes ids unique across restarts and cheap to create.
         self._prefix = secrets.token_hex(6)
         self._numbers = itertools.count(1)
 
@@ -139,7 +139,7 @@ def _require_plain(headers: Mapping[str, str]) -> None:
     if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise Refused(415, "the body is compressed; send it uncompressed", headers={"Accept-Encoding": "identity"})
     if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
-        raise Refused(501, "the only supported transfer coding is chunked; send the body with it, or without a coding")
+        raise Refused(501, "the only supported transfer coding is chunked; use chunked or no transfer coding")
 
 
 def _is_from_a_page(headers: Mapping[str, str]) -> bool:
@@ -163,11 +163,11 @@ def _text(identity: object) -> str:
 class _Bodies:
     """Reads the request bodies of one server.
 
-    Each one is limited in size and time, and together they are limited in memory.
+    Each body is limited in size and time. Together, the bodies share a memory limit.
 
     Slow clients share enough memory for ``limits.pending`` full bodies, and the slow clients of all servers share
     ``most`` connections. If a shared limit is exceeded, the slow client that has been sending for the longest time is
-    refused. This way, slow clients affect each other, but not fast ones.
+    refused. As a result, slow clients affect each other but not fast clients.
     """
 
     def __init__(self, limits: Limits, most: int) -> None:
@@ -200,7 +200,7 @@ class _Bodies:
         return body
 
     async def wait(self, request: web.BaseRequest) -> bytes:
-        """Wait for a body that was not `at_hand`, and return it.
+        """Wait for a body that did not arrive together with the headers, and return it.
 
         Raises:
             Refused: with 413 if it is larger than the limit, with 408 if it takes too long, or with 400 if it is
@@ -286,16 +286,16 @@ async def _invite(request: web.BaseRequest) -> None:
 
 
 class RateLimiter:
-    """Limits each client to ``count`` requests per ``seconds``, which may arrive in a burst or evenly spaced.
+    """Limits each client to ``count`` requests per ``seconds``. They can arrive in a burst or evenly spaced.
 
-    For each client, it stores the time until which the client's allowance is used up (the generic cell rate algorithm).
+    It uses the generic cell rate algorithm: for each client, it stores the time until which the allowance is used up.
     """
 
     def __init__(self, count: int, seconds: float, *, clients: int = _CLIENTS) -> None:
         self._seconds = seconds
         self._each = seconds / count
         self._clients = clients
-        # The time until which each client's allowance is used up. The client that has been quiet longest comes first.
+        # The time until which each client's allowance is used up. The client that has been idle longest comes first.
         self._booked: dict[str, float] = {}
 
     def __len__(self) -> int:
@@ -308,7 +308,7 @@ class RateLimiter:
         """
         booked = max(self._booked.pop(client, now), now)
         wait = booked + self._each - self._seconds - now
-        # The tolerance keeps rounding errors from refusing the last of `count` requests.
+        # Without this tolerance, a rounding error could cause the last of `count` requests to be refused.
         refused = wait > self._each * 1e-6
         self._booked[client] = booked if refused else booked + self._each
         if len(self._booked) > self._clients:

@@ -1,4 +1,4 @@
-"""The webhook server, which handles requests from the request line to the response, and shuts down in steps.
+"""The webhook server, which handles requests from the first line to the response and shuts down in steps.
 
 `Admission` turns a request into an event. This module puts the event into its lane, waits until its handler has
 finished, or stores it in an inbox. It needs aiohttp, so it is imported only when a server starts.
@@ -41,10 +41,10 @@ _STILL_RUNNING = 504
 #: The maximum number of characters of a path that are logged.
 _LONGEST_PATH = 200
 
-#: Seconds that requests in flight have to finish.
+#: How long, in seconds, requests in flight have to finish.
 _GRACE = 3.0
 
-#: The same when the server closes. Requests that are still waiting for space are then refused.
+#: The same limit when the server closes. Afterwards, requests that are still waiting for space are refused.
 _LAST_GRACE = 0.3
 
 #: The maximum number of keys in the idempotency cache. If there are more, the oldest key is removed.
@@ -56,7 +56,7 @@ class WebhookServer:
 
     def __init__(self, settings: Settings, inbox: InboxDelivery | None) -> None:
         self._settings = settings
-        # The same number of clients may be sending a body as may be waiting to send a request.
+        # The limit on clients sending a body is the same as the limit on clients that have not sent a request yet.
         self._admission = Admission(settings, share_of_descriptors(4, least=16, most=10_000))
         self._listener = Listener(self._answer, header_timeout=settings.limits.header_timeout)
         self._in_flight = _InFlight()
@@ -76,7 +76,7 @@ class WebhookServer:
     # -- start and stop ----------------------------------------------------------------------------------------
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> tuple[str, int]:
-        """Open the socket, or use the inherited socket for this address. Returns the actual host and port.
+        """Open the socket, or use the inherited socket for this address. Return the actual host and port.
 
         Raises:
             OSError: if the address cannot be used. The message names the address and the reason.
@@ -112,7 +112,7 @@ class WebhookServer:
             await self._listener.aclose()
 
     def _give_up(self, *, handled: bool = False) -> None:
-        """Refuse requests that are waiting for a body or for space and, if ``handled`` is true, for a handler."""
+        """Refuse requests that are waiting for their body, for space or, if ``handled`` is true, for a handler."""
         self._admission.give_up(_STOPPING)
         self._in_flight.give_up(handled=handled)
 
@@ -205,7 +205,7 @@ class WebhookServer:
         return delivery
 
     async def _wait_handled(self, delivery: Delivery) -> None:
-        """Wait until the handler has returned. Refuse the request if it fails or exceeds ``answer_timeout``."""
+        """Wait for the handler to return. Refuse the request if the handler fails or exceeds ``answer_timeout``."""
         seconds = self._settings.limits.answer_timeout
         limit = asyncio.timeout(seconds)
         with self._in_flight.following():
@@ -244,15 +244,16 @@ def _refusal_of(error: NotHandled, topic: str) -> Refused:
 class _InFlight:
     """Requests that have no response yet.
 
-    They are being read, or are waiting for space in a lane or for their handler.
+    Each is being read, waiting for space in a lane, or waiting for its handler.
     """
 
     def __init__(self) -> None:
-        # The number of requests that are being read or waiting for space, and a future that is done when it decreases.
+        # The number of requests that are being read or waiting for space, and a future that is done when this number
+        # decreases.
         self._busy = 0
         self._fewer: asyncio.Future[None] | None = None
-        # The tasks of requests that are waiting for space, of those that are waiting for a handler, and of those that
-        # we cancelled so that they get a response.
+        # The tasks of requests waiting for space, of requests waiting for a handler, and of requests that we cancelled
+        # so that they get a response.
         self._waiting: set[asyncio.Task[object]] = set()
         self._following: set[asyncio.Task[object]] = set()
         self._given_up: set[asyncio.Task[object]] = set()
@@ -312,7 +313,7 @@ class _InFlight:
     async def wait_done(self, seconds: float, *, handled: bool = False) -> None:
         """Wait at most ``seconds`` until no requests are waiting for space or, if ``handled`` is true, for a handler.
 
-        This includes requests that are being read.
+        Requests that are being read are also waited for.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -321,7 +322,7 @@ class _InFlight:
                     await self._fewer
 
     def is_given_up(self, task: asyncio.Task[object]) -> bool:
-        """Return whether `give_up` cancelled ``task``. Otherwise, aiohttp did, because the connection has ended."""
+        """Return whether `give_up` cancelled ``task``. Otherwise, aiohttp did, because the connection was closed."""
         return task in self._given_up and not task.uncancel()
 
 
@@ -335,21 +336,21 @@ def _this_task() -> asyncio.Task[object]:
 
 
 class _IdempotencyCache:
-    """The keys of the requests that were accepted in the last ``seconds``. They are kept in memory."""
+    """The keys of the requests accepted in the last ``seconds``, in memory."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        # When each key arrived, oldest first, and its result: whether the request was accepted, or the delivery whose
-        # outcome decides this.
+        # The arrival time and result of each key, oldest first. The result is whether the request was accepted, or the
+        # delivery that will determine this.
         self._keys: dict[str, tuple[float, asyncio.Future[bool | Delivery]]] = {}
 
     async def once(self, key: str, take: Callable[[], Awaitable[Delivery | None]]) -> Delivery | None:
         """Call ``take``, unless a request with the same ``key`` was accepted recently.
 
-        If one is in progress, wait for it.
+        If such a request is in progress, wait for it.
 
-        If ``take`` raises an error, it propagates and is not stored. If ``take`` returns a delivery, all requests with
-        this key get that delivery until `conclude` sets its result.
+        Errors raised by ``take`` propagate and are not stored. If ``take`` returns a delivery, all requests with this
+        key get that delivery until `conclude` sets its result.
         """
         while (first := self._find(key)) is not None:
             await asyncio.wait([first])
@@ -366,7 +367,7 @@ class _IdempotencyCache:
         return delivery
 
     def conclude(self, key: str, delivery: Delivery, *, accepted: bool) -> None:
-        """Set the result of ``delivery``. A request that was not accepted may be repeated."""
+        """Set the result of ``delivery``. A request that was not accepted can be repeated."""
         since, outcome = self._keys.get(key, (0.0, None))
         if outcome is None or not outcome.done() or outcome.result() is not delivery:
             # The result has already been set, or the key has been forgotten.
@@ -396,7 +397,7 @@ class _IdempotencyCache:
 
 
 def _accepted() -> asyncio.Future[bool | Delivery]:
-    """Return a result that does not refer to the delivery, which would keep its event in memory."""
+    """Return a result without a reference to the delivery, which would keep its event in memory."""
     outcome: asyncio.Future[bool | Delivery] = asyncio.get_running_loop().create_future()
     outcome.set_result(True)
     return outcome

@@ -1,7 +1,7 @@
-"""An HTTP server on a listening socket, which may be inherited from systemd, and error responses.
+"""An HTTP server, whose socket may be inherited from systemd, and its error responses.
 
 Inherited sockets follow sd_listen_fds(3): ``LISTEN_FDS`` is the number of descriptors, starting at 3. ``LISTEN_PID`` is
-the pid of the process for which they are intended. This module needs aiohttp, so it is imported only when a server
+the pid of the process that they are intended for. This module needs aiohttp, so it is imported only when a server
 starts.
 """
 
@@ -47,8 +47,8 @@ _FIRST: Final = 3
 #: The maximum number of digits in ``LISTEN_FDS``. Real values are less than 1,000.
 _MOST_DIGITS: Final = 3
 
-#: The socket that uses each descriptor. A closed socket no longer uses it. The dictionary is global, because
-#: descriptors belong to the process.
+#: Maps each descriptor to the socket that uses it. A closed socket no longer uses its descriptor. This dictionary is
+#: global, because descriptors belong to the process.
 _users: Final[dict[int, socket.socket]] = {}
 
 #: The ``Server`` header hides the name and version of the HTTP library.
@@ -73,7 +73,7 @@ class Listener:
         self.inherited = False
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None = None) -> tuple[str, int]:
-        """Open the socket, or use the inherited socket for this address. Returns the actual host and port.
+        """Open the socket, or use the inherited socket for this address. Return the actual host and port.
 
         Raises:
             OSError: if the address cannot be used. The message names the address and the reason.
@@ -89,7 +89,7 @@ class Listener:
         )
         if found is not None or port != 0:
             return host, port
-        # A host name may have several addresses, each with a different port.
+        # A host name may have several addresses. Port 0 then opens a different port for each, and we return the first.
         address = sockets[0].getsockname()
         return address[0], address[1]
 
@@ -213,7 +213,7 @@ async def _addresses(host: str, port: int) -> Collection[object]:
     try:
         found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:
-        # Opening a socket will fail too, and report the reason.
+        # Opening a socket will also fail, and the error will explain the reason.
         return ()
     return {where[:2] for *_, where in found}
 
@@ -282,7 +282,7 @@ class Refused(Exception):  # a response, not a failure of the program
 
 
 def problem(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:
-    """Return an error response. Its reason helps users to configure the sender."""
+    """Return an error response. Its reason helps users configure the sender."""
     answer = json_response(status, {"error": reason})
     answer.headers.update(headers or {})
     return answer

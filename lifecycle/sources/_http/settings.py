@@ -47,18 +47,18 @@ class Limits:
     #: The maximum size of a request body in bytes. The response to a larger body is 413.
     body: int = 1_048_576
     #: The maximum number of requests waiting for space in their lane or inbox or, with ``answer="handled"``, for their
-    #: handler. The response to any more requests is 429. This also limits the memory used for bodies.
+    #: handler. The response to further requests is 429. This also limits the memory used for bodies.
     pending: int = 100
-    #: ``(n, seconds)``: the maximum number of requests from one address within this many seconds. The response to any
-    #: more requests is 429. All clients of a Unix socket are treated as one address.
+    #: ``(n, seconds)``: the maximum number of requests from one address, and the period in seconds. The response to
+    #: further requests is 429. All clients of a Unix socket are treated as one address.
     rate: Converted[tuple[int, float] | None, tuple[int, Duration] | None] = duration(None)
     #: The time limit, in seconds, for receiving a request's headers. It starts when the client connects or the previous
     #: response is sent. If the limit is exceeded, the connection is closed.
     header_timeout: DurationField = duration(10.0)
     #: The time limit, in seconds, for receiving the body. If it is exceeded, the response is 408.
     body_timeout: DurationField = duration(30.0)
-    #: How long, in seconds, ``answer="handled"`` waits for the handler. After that, the response is 504, and the
-    #: handler keeps running.
+    #: How long, in seconds, a request with ``answer="handled"`` waits for its handler. After that, the response is 504,
+    #: and the handler keeps running.
     answer_timeout: DurationField = duration(10.0)
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class Settings:
     dedupe: float
     #: If true, the response is sent once the handler has finished, and reports its result.
     handled: bool
-    #: The name of the header without which ``verify`` rejects every request, or "" if it is not known.
+    #: The name of a header that ``verify`` requires in every request, or "" if none is known.
     credential_header: str
     #: A function that returns the idempotency key of a verified request without an id.
     replay_key: Callable[[Mapping[str, str], bytes], str] | None
@@ -130,7 +130,7 @@ def checked_paths(paths: Iterable[str] | None) -> frozenset[str] | None:
 
     Raises:
         TypeError: if ``paths`` is a single string.
-        ValueError: if no request can have one of the paths.
+        ValueError: if a path can never occur in a request.
     """
     if isinstance(paths, str):
         raise TypeError(f"paths={paths!r} is a single string; pass a tuple: paths=({paths!r},)")
@@ -203,7 +203,7 @@ def unix_path(host: str) -> str | None:
         return None
     path = host.removeprefix(_UNIX)
     if not path.startswith("/") or "\0" in path:
-        raise ValueError(f"host={host!r} has no absolute path; use one such as unix:/run/app.sock")
+        raise ValueError(f"host={host!r} must contain an absolute path, such as unix:/run/app.sock")
     return path
 
 

@@ -51,18 +51,18 @@ _LONGEST_ID = 255
 _SECONDS = re.compile(r"[0-9]{1,15}")
 
 _TOKEN = "X-Gitlab-Token"  # noqa: S105  # the name of a header
-#: GitLab's ids, best first. The first one is the same for each retry, the second is new for each request, and the third
-#: is shared by hooks that trigger each other.
+#: GitLab's ids, in order of preference. The first one is the same for each retry, the second is new for each request,
+#: and the third is shared by hooks that trigger each other.
 _GITLAB_IDS = ("idempotency-key", "x-gitlab-webhook-uuid", "x-gitlab-event-uuid")
 
 
 class Hmac:
     """An HMAC of the body, sent in a header.
 
-    Use this for senders that have no scheme of their own here. Deliveries have no id.
+    Use this for senders without a dedicated scheme in this module. Deliveries have no id.
 
     Args:
-        secrets: One or more secrets. A signature made with any of them is valid, so that you can rotate them.
+        secrets: One or more secrets. A signature made with any of them is valid, so you can rotate them.
         header: The name of the header that contains the signature.
         algorithm: The name of a hash function in ``hashlib``.
         encoding: The encoding of the digest: ``"hex"`` (lower case) or ``"base64"``.
@@ -83,7 +83,7 @@ class Hmac:
     ) -> None:
         self._keys = _keys_of(secrets)
         self._header = _header_name(header)
-        #: The lower-case name of the header without which `verify` rejects every request.
+        #: The lower-case name of the header that `verify` requires in every request.
         self.credential_header: str = self._header.lower()
         self._algorithm = _algorithm(algorithm)
         if encoding not in ("hex", "base64"):
@@ -92,7 +92,7 @@ class Hmac:
         # A signature follows the prefix, so a trailing space in the prefix is not lost.
         if _lost_in_transit(f"{prefix}.".encode("utf-8", "surrogateescape")):
             raise ValueError(
-                f"prefix={prefix!r} begins with a space or has control characters, and cannot be sent in a header"
+                f"prefix={prefix!r} begins with a space or contains control characters; it cannot be sent in a header"
             )
         self._prefix = prefix
 
@@ -125,18 +125,18 @@ class Hmac:
 class GitHub:
     """GitHub's ``X-Hub-Signature-256``: an HMAC-SHA256 of the body, in hexadecimal.
 
-    SHA-1, which GitHub also sends for old receivers, is not accepted. The delivery id is that in ``X-GitHub-Delivery``,
+    SHA-1, which GitHub also sends for old receivers, is not accepted. The delivery id comes from ``X-GitHub-Delivery``,
     which is not signed.
 
     Args:
-        secrets: One or more secrets. A signature made with any of them is valid, so that you can rotate them.
+        secrets: One or more secrets. A signature made with any of them is valid, so you can rotate them.
 
     Raises:
         ValueError: if a secret is missing or empty.
         TypeError: if a secret is neither text nor bytes.
     """
 
-    #: The lower-case name of the header without which `verify` rejects every request.
+    #: The lower-case name of the header that `verify` requires in every request.
     credential_header: str = "x-hub-signature-256"
 
     def __init__(self, *secrets: str | bytes) -> None:
@@ -147,7 +147,7 @@ class GitHub:
         return shown(self, self._secrets)
 
     def verify(self, headers: Mapping[str, str], body: bytes, *, now: float) -> str:
-        """Return the delivery id of a request that GitHub signed, or ``""`` if it has none.
+        """Return the delivery id of a request that GitHub signed, or ``""`` if it has no id.
 
         Raises:
             VerificationError: if the request is not valid. The message describes what is wrong, but never contains the
@@ -166,34 +166,34 @@ class GitHub:
 
 
 class GitLab:
-    """GitLab's secret token, ``X-Gitlab-Token``: the secret itself, which does not sign the body.
+    """GitLab's secret token, ``X-Gitlab-Token``. The header contains the secret itself and does not sign the body.
 
-    The delivery id is that in ``Idempotency-Key``, which is the same for all retries. Before GitLab 17.4, it is that in
+    The delivery id comes from ``Idempotency-Key``, which is the same for all retries. Before GitLab 17.4, it comes from
     ``X-Gitlab-Webhook-UUID`` or ``X-Gitlab-Event-UUID``.
 
     Args:
-        tokens: One or more tokens. Any of them is valid, so that you can rotate them.
+        tokens: One or more tokens. Any of them is valid, so you can rotate them.
 
     Raises:
         ValueError: if a token is missing or empty, or cannot be sent in a header.
         TypeError: if a token is neither text nor bytes.
     """
 
-    #: The lower-case name of the header without which `verify` rejects every request.
+    #: The lower-case name of the header that `verify` requires in every request.
     credential_header: str = _TOKEN.lower()
 
     def __init__(self, *tokens: str | bytes) -> None:
         self._tokens = _keys_of(tokens)
         if any(_lost_in_transit(token) for token in self._tokens):
             raise ValueError(
-                "a token that begins or ends with a space, or has control characters, cannot be sent in a header"
+                "a token that begins or ends with a space, or contains control characters, cannot be sent in a header"
             )
 
     def __repr__(self) -> str:
         return shown(self, len(self._tokens))
 
     def verify(self, headers: Mapping[str, str], body: bytes, *, now: float) -> str:  # noqa: ARG002  # only the token
-        """Return the delivery id of a request that has one of the tokens, or ``""`` if it has none.
+        """Return the delivery id of a request that contains one of the tokens, or ``""`` if it has no id.
 
         Raises:
             VerificationError: if the request is not valid.
@@ -239,7 +239,7 @@ class Stripe:
 
     Args:
         secrets: One or more of the endpoint's secrets, including the prefix ``whsec_``. A signature made with any of
-            them is valid, so that you can rotate them.
+            them is valid, so you can rotate them.
         tolerance: The maximum number of seconds between the signed time and now, in either direction.
 
     Raises:
@@ -247,7 +247,7 @@ class Stripe:
         TypeError: if a secret is neither text nor bytes.
     """
 
-    #: The lower-case name of the header without which `verify` rejects every request.
+    #: The lower-case name of the header that `verify` requires in every request.
     credential_header: str = _STRIPE.lower()
 
     def __init__(self, *secrets: str | bytes, tolerance: Duration = 300.0) -> None:
@@ -286,8 +286,8 @@ class Slack:
     Deliveries have no id. The event's id is in the body.
 
     Args:
-        secrets: One or more of the app's signing secrets. A signature made with any of them is valid, so that you can
-            rotate them.
+        secrets: One or more of the app's signing secrets. A signature made with any of them is valid, so you can rotate
+            them.
         tolerance: The maximum number of seconds between ``X-Slack-Request-Timestamp`` and now, in either direction.
 
     Raises:
@@ -295,7 +295,7 @@ class Slack:
         TypeError: if a secret is neither text nor bytes.
     """
 
-    #: The lower-case name of the header without which `verify` rejects every request.
+    #: The lower-case name of the header that `verify` requires in every request.
     credential_header: str = _SLACK.lower()
 
     def __init__(self, *secrets: str | bytes, tolerance: Duration = 300.0) -> None:
@@ -355,9 +355,9 @@ def _hex(key: bytes, content: bytes) -> bytes:
 class Verifier(Protocol):
     """The type of the ``verify`` argument of a `WebhookSource`.
 
-    Two attributes are optional. ``credential_header`` is the lower-case name of a header without which every request is
-    rejected, so that bodies of requests without credentials are not read. If ``verify`` returns no ids, the method
-    ``replay_key(headers, body)`` returns the idempotency key of a verified request.
+    Two attributes are optional. ``credential_header`` is the lower-case name of a required header. If a request lacks
+    it, the request is rejected before its body is read. If ``verify`` returns no ids, the method ``replay_key(headers,
+    body)`` returns the idempotency key of a verified request.
     """
 
     def verify(self, headers: Mapping[str, str], body: bytes, *, now: float) -> str:
@@ -450,23 +450,23 @@ def check_time(stamp: str, name: str, *, now: float, tolerance: float) -> None:
     if not _SECONDS.fullmatch(stamp):
         raise VerificationError(f"the timestamp in {name} is not a number of seconds since 1970")
     age = now - int(stamp)
-    # This form also rejects an age of NaN.
+    # Unlike `abs(age) > tolerance`, this condition also rejects an age of NaN.
     if not abs(age) <= tolerance:
         when = "ahead" if age < 0 else "old"
         raise VerificationError(
-            f"the timestamp in {name} is {abs(age):.0f} s {when}; the tolerance is {tolerance:g} s: "
-            "a repeated request, or a wrong clock"
+            f"the timestamp in {name} is {abs(age):.0f} s {when}, but the tolerance is {tolerance:g} s; "
+            "the request was repeated, or a clock is wrong"
         )
 
 
 def _check_matches(expected: Iterable[bytes], given: Iterable[bytes], name: str) -> None:
-    """Reject the request if none of its signatures, which come from the header ``name``, matches."""
+    """Reject the request if none of the signatures in the header ``name`` matches."""
     if not any_matches(expected, given):
         raise VerificationError(f"the signature in {name} is wrong: the secret is wrong or the body was changed")
 
 
 def any_matches(expected: Iterable[bytes], given: Iterable[bytes]) -> bool:
-    """Return whether any of ``given`` is expected. The time that this takes does not depend on which one matches."""
+    """Return whether any of ``given`` is expected, in a time that does not depend on which one matches."""
     candidates = tuple(given)
     matches = False
     for each in expected:
@@ -476,7 +476,7 @@ def any_matches(expected: Iterable[bytes], given: Iterable[bytes]) -> bool:
 
 
 def encoded(text: str) -> bytes:
-    """Return the bytes that arrived as a header's text, for comparing them. This never raises an error."""
+    """Return the bytes of a header's text, for comparison. This never raises an error."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

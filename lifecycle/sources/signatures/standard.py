@@ -40,7 +40,7 @@ _KEY_SIZE = 32
 _ID, _TIME, _SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 
 #: The maximum number of signatures in a header. Rotating secrets takes two or three. We limit the number because
-#: verifying an asymmetric signature is expensive, and unverified clients can cause it.
+#: verifying an asymmetric signature is expensive, and any client can send signatures.
 _MOST_SIGNATURES = 16
 
 
@@ -51,11 +51,11 @@ class StandardWebhooks:
     ``ed25519``). Each kind of secret verifies only signatures of its own version. Text without a prefix is a shared
     secret in base64. Bytes without a prefix are the key itself. ``whsk_…`` is a private key, which is for senders.
 
-    The header may contain several signatures, one of which must match. The delivery id is that in ``webhook-id``, which
+    The header may contain several signatures, one of which must match. The delivery id comes from ``webhook-id``, which
     is signed.
 
     Args:
-        secrets: One or more secrets. A signature made with any of them is valid, so that you can rotate them.
+        secrets: One or more secrets. A signature made with any of them is valid, so you can rotate them.
         tolerance: The maximum number of seconds between ``webhook-timestamp`` and now, in either direction.
 
     Raises:
@@ -64,7 +64,7 @@ class StandardWebhooks:
         ImportError: if a secret is ``whpk_…`` or ``whsk_…`` and the extra ``ed25519`` is not installed.
     """
 
-    #: The lower-case name of the header without which `verify` rejects every request.
+    #: The lower-case name of the header that `verify` requires in every request.
     credential_header: str = _SIGNATURE
 
     def __init__(self, *secrets: str | bytes, tolerance: Duration = 300.0) -> None:
@@ -86,7 +86,7 @@ class StandardWebhooks:
         if not _is_id(delivery):
             raise VerificationError(f"{_ID} is not a valid id: printable ASCII without a dot, at most 255 characters")
         content = _content(delivery, stamp, unchanged(body))
-        # Try all keys, so that the time that this takes does not depend on which one matches.
+        # Try all keys, so that the time taken does not depend on which one matches.
         matches = [key.matches(content, given.get(key.version, [])) for key in self._keys]
         if not any(matches):
             raise VerificationError(
@@ -163,7 +163,7 @@ class _KeyPair:
 
     def sign(self, content: bytes) -> bytes:
         if self._private is None:
-            raise ValueError("whpk_… is a public key, which can only verify; sign with the whsk_… that belongs to it")
+            raise ValueError("whpk_… is a public key, which can only verify; sign with the matching whsk_…")
         return base64.b64encode(self._private.sign(content))
 
     def _verifies(self, content: bytes, signature: bytes) -> bool:
