@@ -1,8 +1,8 @@
 """The router: delivers each event to the handler with the most specific matching pattern.
 
-A source (``source_runner``) emits an event. The ``dispatcher`` looks up the routes of its topic (``routing``). The
-event then passes through a debounce (``debouncing``) into a lane (``lanes``), whose tasks call the handler,
-wrapped in its ``middleware``.
+A source (``source_runner``) emits an event. The ``dispatcher`` looks up the routes for its topic (``routing``). The
+event then passes through a debounce (``debouncing``) into a lane (``lanes``), whose tasks call the handler, wrapped in
+its ``middleware``.
 """
 
 from lifecycle.control.commands import Command, Commands

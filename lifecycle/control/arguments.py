@@ -165,7 +165,7 @@ def _completes(extra: Any) -> bool:
 
 
 def _converter(kind: Any) -> tuple[Callable[[str], Any], list[str]]:
-    """Return a function that converts a word to ``kind``, and the words that it accepts, if these are known."""
+    """Return a function that converts a word to ``kind``, and the words that it accepts, if known."""
     if get_origin(kind) is Literal:
         return _choice({str(value): value for value in get_args(kind)})
     if inspect.isclass(kind) and issubclass(kind, Enum):

@@ -78,7 +78,7 @@ class Command:
 
 
 def help_of(handler: object) -> str:
-    """Return the docstring of a function, or "" for any other callable, whose docstring would be that of its class."""
+    """Return a function's docstring, or "" for any other callable, because its docstring describes its class."""
     return inspect.getdoc(handler) or "" if hasattr(handler, "__name__") else ""
 
 
@@ -93,7 +93,7 @@ class Commands:
             self.add(command)
 
     def __iter__(self) -> Iterator[Command]:
-        """Iterate over the commands that can be reached by name, each once, in the order of registration."""
+        """Iterate once over each command that can be reached by name, in the order of registration."""
         # We compare commands by identity, because a command with a list of completions is not hashable.
         own = {id(each): each for each in self._by_word.values()}
         included = {id(each): each for others in self._included for each in others if self.get(each.name) is each}

@@ -1,7 +1,7 @@
 """Debouncing: delays the events of a burst until the burst ends, with or without a router.
 
-Each burst has one timer. A new event only moves the time at which the burst is due, which is about 50 times cheaper
-than setting a new timer.
+Each burst has one timer. A new event only changes the time when the burst is due, which is about 50 times cheaper than
+setting a new timer.
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ class Debounce:
 
 
 class _Burst:
-    """The merged event of one burst, and the time at which it is due."""
+    """The merged event of one burst, and the time when it is due."""
 
     __slots__ = ("call", "clock", "due", "event", "latest", "timer")
 
     def __init__(self, event: Topical, call: Delivery, clock: Callable[[], float]) -> None:
         self.event = event
-        # The call for the merged event. The deliveries of all events in the burst end when it does.
+        # The call for the merged event. The deliveries of all events in the burst end when this call ends.
         self.call = call
         self.clock = clock
         self.due = self.latest = float("inf")
@@ -186,7 +186,7 @@ class Debouncer:
         return [burst.call for burst in self._bursts.values()]
 
     def discard(self) -> list[Delivery]:
-        """Drop every burst, and return the calls that will not be made."""
+        """Drop every burst, and return the dropped calls."""
         calls: list[Delivery] = []
         for burst in self._bursts.values():
             if burst.timer is not None:
@@ -215,7 +215,7 @@ class Debounced:
     async def flush(self) -> None:
         """Deliver the pending events, and wait until their calls have finished.
 
-        Events that arrive later are not waited for.
+        Events that arrive in the meantime may still be pending afterwards.
         """
         calls = [*self._running.values(), *self._debouncer.calls()]
         self._debouncer.flush()
@@ -278,8 +278,8 @@ def debounce(
     return Debounced(handler, Debounce(wait, max_wait, merge, key))
 
 
-#: The net effect of two consecutive changes to a path, or None if they cancel out. For any other pair, it is the second
-#: change.
+#: The net effect of two consecutive changes to a path, or None if they cancel out. For pairs that are not listed, the
+#: net effect is the second change.
 _NET: Mapping[tuple[Change, Change], Change | None] = {
     ("added", "modified"): "added",
     ("added", "deleted"): None,
@@ -288,15 +288,15 @@ _NET: Mapping[tuple[Change, Change], Change | None] = {
 
 
 class _Growing(dict["Path", Change]):
-    """The changes of a batch that is still being merged. They are changed in place."""
+    """The changes in a batch that is still being merged. This dictionary is modified in place."""
 
 
 class _MergeFiles:
     """Merges several `FileEvent` objects into one `FileBatch` with the net change to each path.
 
-    A path that is added and then deleted is left out. One that is added and then modified is reported as added. One
-    that is deleted and then added is reported as modified. Each call takes amortised constant time. It consumes the
-    pending batch, so use only the batch that it returns.
+    A path that is added and then deleted is left out. If a path is added and then modified, it is reported as added. If
+    it is deleted and then added, it is reported as modified. Each call takes amortised constant time and consumes the
+    pending batch, so use only the returned batch.
     """
 
     def __call__(self, pending: FileEvent | FileBatch, new: FileEvent | FileBatch) -> FileBatch:

@@ -25,7 +25,7 @@ current: ContextVar[Delivery | None] = ContextVar("lifecycle_delivery", default=
 #: True in the task of a source that stores its events. Such a task may be cancelled before it receives the delivery.
 emits_stored: ContextVar[bool] = ContextVar("lifecycle_emits_stored", default=False)
 
-#: The number of ancestors to which a delivery keeps references once it has ended.
+#: The number of ancestors that a delivery still refers to once it has ended.
 _GENERATIONS = 16
 
 
@@ -33,7 +33,7 @@ def delivery() -> Delivery:
     """Return the delivery that the current handler is processing.
 
     Raises:
-        LookupError: unless called inside a handler that received its event through a lane.
+        LookupError: if called outside a handler that received its event through a lane.
     """
     here = current.get()
     if here is None:
@@ -46,7 +46,7 @@ class Delivery:
 
     Awaiting a delivery returns None once the handler has returned. If the handler failed, it raises the handler's
     error. If the event was not handled or was dropped, it raises `NotHandled` or `Dropped`. If a debounce merged the
-    event into another one, the delivery ends when the merged call ends. Several tasks may await the same delivery.
+    event into another one, the delivery ends when the merged call ends. Several tasks can await the same delivery.
     """
 
     __slots__ = (
@@ -81,11 +81,11 @@ class Delivery:
         self.parent: Delivery | None = parent
         #: The attempt number: 1, or more if a durable source may already have delivered the event.
         self.attempt: int = 1
-        #: True if the source has stored the event and delivers it again if it is dropped now.
+        #: True if the source has stored the event, and will deliver it again if it is dropped now.
         self.is_stored: bool = False
         # The current route. The dispatcher sets it.
         self.route: Route | None = route
-        # The routes to which the dispatcher can pass the event on.
+        # The remaining routes, which get the event if it is passed on.
         self.match: Match | None = match
         # The call into which this delivery was merged. This delivery ends when that call ends.
         self._into: Delivery | None = None
@@ -119,12 +119,12 @@ class Delivery:
 
     @property
     def error(self) -> BaseException | None:
-        """The error with which the delivery ended, or None if it has succeeded or has not ended yet."""
+        """The error that ended the delivery, or None if the delivery succeeded or has not ended yet."""
         return self._last()._error  # noqa: SLF001
 
     @property
     def params(self) -> Mapping[str, str]:
-        """A read-only mapping of the names in the current route's pattern to their values.
+        """A read-only mapping from the names in the current route's pattern to their values.
 
         It is empty if the topic does not match the pattern.
 

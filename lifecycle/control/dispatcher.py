@@ -34,8 +34,8 @@ __all__ = ["Dispatcher", "Relayed", "Reporter"]
 
 _log = logging.getLogger("lifecycle.control")
 
-# A hook keeps the same dictionary of receivers for as long as it exists, so we can hold on to it. The dictionary is
-# empty if the hook has no receivers.
+# A hook keeps the same dictionary of receivers for as long as it exists, so we can keep a reference to it. The
+# dictionary is empty if the hook has no receivers.
 _ROUTED, _ACCEPTED = hooks.event_routed.receivers, hooks.delivery_accepted.receivers
 
 
@@ -78,7 +78,7 @@ class Dispatcher:
         self.fallback: Route | None = None
         # Removed routes that still have events.
         self._removed: list[Route] = []
-        # The total counts of routed, handled, failed and dropped events of removed routes that have finished.
+        # The total counts of routed, handled, failed and dropped events for removed routes that have finished.
         self._past_counts = [0, 0, 0, 0]
 
     # -- routes and their lanes ------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class Dispatcher:
     def add(
         self, route: Route, debounce: Duration | Debounce | None, lane: str | LaneKey | None, *, replace: bool
     ) -> None:
-        """Register ``route``, with its debounce and its shared or keyed lane if it has them.
+        """Register ``route`` together with its debounce and its shared or keyed lane, if any.
 
         Raises:
             RouteConflict: if its pattern is taken and ``replace`` is false.
@@ -199,7 +199,8 @@ class Dispatcher:
                 del self._shared[route.shared_lane]
             counts = (route.routed, route.handled, route.failed, route.dropped)
             self._past_counts = [old + new for old, new in zip(self._past_counts, counts, strict=True)]
-            # Reset the counts: if another event still reaches the route, it is added when the route is forgotten again.
+            # Reset the counts. If another event still reaches the route, it is counted when the route is forgotten
+            # again.
             route.routed = route.handled = route.failed = route.dropped = 0
         self._removed = unfinished
 
@@ -259,7 +260,7 @@ class Dispatcher:
         """Accept an event without waiting.
 
         Raises:
-            LaneFull: if the lane is full. Neither taps nor hooks have seen the event.
+            LaneFull: if the lane is full. In that case, neither taps nor hooks have seen the event.
         """
         try:
             route = self.table.match(event).first or self.fallback
@@ -326,7 +327,7 @@ class Dispatcher:
             self.report.log_tap_failed(tap, event)
 
     def _admit_also(self, route: Route, event: Topical) -> None:
-        """Pass an event to a route that receives it in addition.
+        """Pass an event to a route registered with `Router.also`.
 
         This creates a separate delivery, and never makes `emit` wait.
         """
@@ -383,14 +384,14 @@ class Dispatcher:
     # -- results of handlers ---------------------------------------------------------------------------------------
 
     def start(self, work: Coroutine[object, object, None], lane: Lane) -> asyncio.Task[None]:
-        """Start a task for ``lane``. The router awaits it when the router closes."""
+        """Start a task for ``lane``. The router awaits the task when it closes."""
         task = asyncio.get_running_loop().create_task(work, name=f"lane {lane.name}")
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task
 
     async def failed(self, delivery: Delivery, error: BaseException) -> None:
-        """Process an error raised by a handler. The error can pass the event on, drop it, or be a failure."""
+        """Process an error raised by a handler: pass the event on, drop it, or report a failure."""
         route = delivery.route
         assert route is not None
         if isinstance(error, Dropped):
@@ -413,7 +414,7 @@ class Dispatcher:
         assert route is not None
         if isinstance(error, GeneratorExit):  # the loop was closed
             return
-        # Wrap the error. Otherwise, it would end every task that awaits the delivery as well.
+        # Wrap the error. Otherwise, it would also end every task that awaits the delivery.
         failure = LifecycleError(f"{name_of(route.handler)} raised {error_text(error)}, which is not an Exception")
         failure.__cause__ = error
         self.report.end_failed(delivery, route, failure, logging.DEBUG)
@@ -429,7 +430,7 @@ class Dispatcher:
             if delivery.match is not None and delivery.match.was_relayed:
                 self.report.end(delivery, None)
             elif route.is_fallback:
-                # The event was counted as unrouted when the fallback received it.
+                # The event was already counted as unrouted when the fallback received it.
                 self.report.end(delivery, error)
             else:
                 self.report.end_refused(delivery, error)
@@ -498,7 +499,7 @@ class Dispatcher:
             del error
 
     async def _call_also(self, route: Route, event: Topical) -> None:
-        """Call a route that receives the event in addition. If it fails, only log the error."""
+        """Call a route registered with `Router.also`. If it fails, only log the error."""
         try:
             await route.call(event)
         except NotHandled:
@@ -578,7 +579,7 @@ class Reporter:
         self.unrouted_count += 1
         hooks.event_unrouted.announce(self._router, event=delivery.event)
 
-    # -- ends of deliveries ----------------------------------------------------------------------------------------
+    # -- finished deliveries ---------------------------------------------------------------------------------------
 
     def announce_finished(self, delivery: Delivery, route: Route, began: float | None) -> None:
         """Announce that a handler returned and its delivery has ended.
@@ -591,7 +592,7 @@ class Reporter:
         self._announce_end(delivery)
 
     def end_failed(self, delivery: Delivery, route: Route, error: BaseException, level: int = logging.ERROR) -> None:
-        """End a delivery with the error of a handler."""
+        """End a delivery with its handler's error."""
         route.failed += 1
         topic = delivery.event.topic
         level = logging.DEBUG if was_logged(error) else level
@@ -602,7 +603,7 @@ class Reporter:
         self._announce_end(delivery)
 
     def end_misused(self, delivery: Delivery, route: Route, error: UsageError) -> None:
-        """End the delivery of a command with invalid arguments, which is not a failure of its handler."""
+        """End the delivery of a command with invalid arguments. This is not treated as a failure of its handler."""
         route.handled += 1
         command = self._router.commands.get(delivery.event.topic.rpartition("/")[2])
         text = str(error)

@@ -41,7 +41,7 @@ class _Node(Generic[T]):
 
 
 class Index(Generic[T]):
-    """Values by pattern, found by topic."""
+    """A mapping from patterns to values that can be searched by topic."""
 
     def __init__(self) -> None:
         self._root: _Node[T] = _Node()

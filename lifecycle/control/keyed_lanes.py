@@ -35,7 +35,7 @@ def check_key(function: LaneKey) -> None:
     """
     if not callable(function):
         raise TypeError(
-            f"expected the name of a lane, or a function from an event to its key, got lane={function!r}; "
+            f"expected the name of a lane, or a function that returns an event's key, got lane={function!r}; "
             "use lane='builds' or lane=lambda event: event.topic"
         )
     name = name_of(function)
@@ -52,9 +52,9 @@ def check_key(function: LaneKey) -> None:
 class _KeyQueue:
     """A queue of events by key.
 
-    Its length is the total number of events. It is truthy if the next event of some key can start.
+    Its length is the total number of events. It is truthy if at least one key has an event that can start.
 
-    Keys take turns: once the handler of a key has finished, the key goes behind the other keys that can start.
+    Keys take turns: once a key's handler has finished, the key moves behind all other keys that can start.
     """
 
     __slots__ = ("_held", "_size", "ready", "running", "waiting")
@@ -64,7 +64,7 @@ class _KeyQueue:
         self.waiting: dict[Hashable, deque[Delivery]] = {}
         #: The keys that have events but no running handler, in the order in which they take their turns.
         self.ready: deque[Hashable] = deque()
-        #: The lane task that is handling an event of the key.
+        #: The keys whose events are being handled, each with its lane task.
         self.running: dict[Hashable, asyncio.Task[Any]] = {}
         self._held: dict[asyncio.Task[Any], Hashable] = {}
 
@@ -78,7 +78,7 @@ class _KeyQueue:
         return chain.from_iterable(self.waiting.values())
 
     def append(self, delivery: Delivery, key: Hashable) -> None:
-        """Append an event of ``key``."""
+        """Append an event with the key ``key``."""
         self._size += 1
         if key in self.waiting:
             self.waiting[key].append(delivery)
@@ -109,7 +109,7 @@ class _KeyQueue:
                 self.ready.append(key)
 
     def remove(self, delivery: Delivery, key: Hashable) -> None:
-        """Remove a waiting event of ``key``."""
+        """Remove a waiting event with the key ``key``."""
         self.waiting[key].remove(delivery)
         self._removed(key)
         if key not in self.waiting and key in self.ready:
@@ -128,7 +128,7 @@ class _KeyQueue:
 
 
 class KeyedLane(Lane):
-    """A lane that handles one key's events in order, one at a time, and up to ``concurrency`` keys concurrently."""
+    """A lane that handles the events of each key in order, one at a time, and up to ``concurrency`` keys at once."""
 
     __slots__ = ("_function",)
 
@@ -168,7 +168,7 @@ class KeyedLane(Lane):
             self._append(delivery, key)
 
     def offer(self, delivery: Delivery, busy: Busy) -> None:
-        """Queue, drop or restart an event according to ``busy``, which applies to each key separately.
+        """Queue or drop an event, or restart its handler, according to ``busy``, separately for each key.
 
         Raises:
             LaneFull: if the event must be queued and the lane is full.
@@ -202,7 +202,7 @@ class KeyedLane(Lane):
         self.start()
 
     def start(self) -> None:
-        """If the router is running, start a lane task for each key that can start, up to the concurrency."""
+        """If the router is running, start a lane task for each key that can start, up to the lane's concurrency."""
         tasks = self._tasks
         while self._dispatcher.working and len(tasks) < self.concurrency:
             # A task without an event is about to take one.
@@ -211,7 +211,7 @@ class KeyedLane(Lane):
             super().start()
 
     def _supersede(self, route: Route | None, key: Hashable) -> bool:
-        """Cancel or drop an event of ``route`` and ``key`` in favour of a newer one. Return False if there is none."""
+        """Cancel or drop an event of ``route`` and ``key`` in favour of a newer event. Return False if none exists."""
         task = self.queue.running.get(key)
         running = None if task is None else self._tasks.get(task)
         if task is not None and running is not None and running.route is route and task not in self._cancelled:
@@ -223,7 +223,7 @@ class KeyedLane(Lane):
             self._dispatcher.report.drop(waiting, "superseded by a newer event", superseded=True)
         return waiting is not None
 
-    # -- ends of events --------------------------------------------------------------------------------------------
+    # -- finished events -------------------------------------------------------------------------------------------
 
     def _rest(self, task: asyncio.Task[None]) -> None:
         super()._rest(task)

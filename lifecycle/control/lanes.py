@@ -88,7 +88,7 @@ class Lane:
 
     @property
     def is_idle(self) -> bool:
-        """True if no event is queued and no task runs."""
+        """True if no event is queued and no task is running."""
         return not self.queue and not self._tasks
 
     @property
@@ -108,7 +108,7 @@ class Lane:
     # -- accepting events ------------------------------------------------------------------------------------------
 
     def put(self, delivery: Delivery) -> None:
-        """Queue an event, even if the lane is full. It is up to the caller to check the capacity."""
+        """Queue an event, even if the lane is full. The caller checks the capacity if necessary."""
         self.queue.append(delivery)
         if len(self._tasks) < self.concurrency:
             self.start()
@@ -143,7 +143,7 @@ class Lane:
             self.put(delivery)
 
     def _supersede_oldest(self, route: Route | None) -> None:
-        """Cancel or drop the oldest event of a ``restart`` route in favour of a newer one.
+        """Cancel or drop the oldest event of a ``restart`` route in favour of a newer event.
 
         Tasks that are already cancelled are skipped, because each of them has made way for another event. As a result,
         the newest events remain, as many as the lane's concurrency allows.
@@ -176,8 +176,8 @@ class Lane:
     async def wait(self, delivery: Delivery) -> None:
         """Wait until the lane has capacity for ``delivery``, in order of arrival.
 
-        This is where handlers wait that emit into a full lane or pass their event on to one. The wait is refused if it
-        would cause a deadlock: a cycle of lanes in which every handler waits for another lane in the cycle.
+        Handlers that emit into a full lane, or pass their event on to one, wait here. The wait is refused if it would
+        cause a deadlock: a cycle of lanes in which every handler waits for another lane in the cycle.
 
         Raises:
             LaneFull: if all handlers of this lane would end up waiting for themselves, directly or through other lanes,
@@ -237,7 +237,7 @@ class Lane:
                 return
 
     def wake_stuck(self) -> None:
-        """If no handler can free up capacity any more, wake every waiter. Those that are handlers get `LaneFull`."""
+        """If no handler can free up capacity any more, wake every waiter. Waiting handlers then get `LaneFull`."""
         if self._waiting and self.is_full and _is_stuck(self):
             # We wake the last waiter first, because each one that still has to wait goes to the front of the line
             # again.
@@ -256,7 +256,7 @@ class Lane:
         task = asyncio.current_task()
         assert task is not None
         queue, tasks, waiting = self.queue, self._tasks, self._waiting
-        # A hook keeps the same dictionary of receivers for as long as it exists, so we can hold on to it. The
+        # A hook keeps the same dictionary of receivers for as long as it exists, so we can keep a reference to it. The
         # dictionary is empty if the hook has no receivers.
         started, finished = hooks.handler_started.receivers, hooks.handler_finished.receivers
         ended = hooks.delivery_ended.receivers
@@ -316,7 +316,7 @@ class Lane:
     def _was_requested(self, delivery: Delivery, task: asyncio.Task[None]) -> bool:
         """Report the cancellation if this lane task was cancelled.
 
-        Otherwise, it is the handler's error, so return False.
+        Otherwise, the handler itself raised the CancelledError, so return False.
         """
         if task in self._cancelled:
             self._dispatcher.report.drop(delivery, "cancelled in favour of a newer event", superseded=True)

@@ -1,4 +1,4 @@
-"""The syntax of patterns, how they match, and how they are ordered from specific to general.
+"""Patterns: their syntax, how they match, and how they are ordered from specific to general.
 
 A pattern is a topic with wildcards. ``*`` and ``?`` match characters within one segment. ``[abc]``, ``[a-z]``, ``[!x]``
 and ``[^x]`` match one character. ``**`` as a whole segment matches any number of segments. ``{id}`` is a named ``*``,
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["DEEP", "MAX_SEGMENTS", "STAR", "Literal", "Pattern", "Segment", "Wild", "path_glob", "quoted"]
 
 #: The maximum number of segments in a topic or a pattern. The cost of a match is proportional to the number of segments
-#: times the number of different wildcard segments.
+#: multiplied by the number of different wildcard segments.
 MAX_SEGMENTS = 64
 
 #: Ranks of the kinds of segment, most specific first. A segment that contains wildcards ranks between `_LITERAL` and
@@ -62,7 +62,7 @@ class Wild:
 
 
 class _Any:
-    """A segment that matches every segment."""
+    """A pattern segment that matches any segment."""
 
     __slots__ = ("rank", "text")
     regex = _ANY
@@ -92,9 +92,9 @@ class Pattern:
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
-            raise InvalidPattern(f"{text!r} is not a pattern: give a string such as 'file/*'")
+            raise InvalidPattern(f"{text!r} is not a pattern; use a string such as 'file/*'")
         if not text:
-            raise InvalidPattern("'' is not a pattern: give a topic such as 'file/*', or '**' for every topic")
+            raise InvalidPattern("'' is not a pattern; use a topic such as 'file/*', or '**' for every topic")
         if text.count("/") >= MAX_SEGMENTS:
             raise InvalidPattern(
                 f"the pattern {text[:40]!r}… has {text.count('/') + 1:,} segments; the maximum is {MAX_SEGMENTS}; "
@@ -105,7 +105,7 @@ class Pattern:
         self.segments: tuple[Segment, ...] = tuple(reader.segments())
         # The names in the pattern, each with the position of its segment.
         self._places: Mapping[str, int] = reader.places or _NO_PLACES
-        #: The text without names and needless quoting. Two patterns are equivalent if they have the same canonical
+        #: The text without names and unnecessary quoting. Two patterns are equivalent if they have the same canonical
         #: text.
         self.canonical: str = _text(self.segments) if "\\" in text or reader.places else text
         # The matchers are created when they are first used, because most patterns are matched only through the index.
@@ -195,8 +195,8 @@ class _Steps:
     def __init__(self, segments: Iterable[Segment]) -> None:
         self._literals: dict[str, int] = {}
         self._stars = 0
-        # The segments that contain wildcards, keyed by their text so that each is matched only once per segment of a
-        # topic, even if it occurs several times in the pattern.
+        # The segments that contain wildcards, keyed by their text. If the pattern repeats a segment, it is matched only
+        # once against each segment of a topic.
         self._wilds: dict[str, tuple[int, Callable[[str], object]]] = {}
         # The states in which ``**`` accepts any segment.
         self._loops = 0
@@ -275,9 +275,9 @@ class _Reader:
         name, deep = found.groups()
         if not name.isidentifier() or iskeyword(name):
             problem = f"the name {name!r} at position {{at}} must be a Python identifier and not a keyword"
-            raise self._error(f"{problem}; for a brace write \\{{, and for alternatives several patterns", start)
+            raise self._error(f"{problem}; write \\{{ for a brace, or use several patterns for alternatives", start)
         if name in self.places:
-            raise self._error(f"the name {name!r} at position {{at}} is used twice; give each its own name", start)
+            raise self._error(f"the name {name!r} at position {{at}} is used twice; use different names", start)
         self.places[name] = self._count
         self._at = found.end()
         self._peek()  # skips a backslash before the slash
@@ -323,7 +323,7 @@ class _Reader:
             members.append(self._member())
         self._at += 1
         if not members:
-            raise self._error("the class at position {at} is empty; name a character, or quote the [", start)
+            raise self._error("the class at position {at} is empty; add a character, or quote the [", start)
         # A range such as [.-0] includes the slash.
         return f"(?!/)[{'^' if negated else ''}{''.join(members)}]"
 
@@ -374,7 +374,7 @@ def path_glob(text: str) -> Pattern:
 
 
 def _text(segments: Iterable[Segment]) -> str:
-    """Return the text of a pattern with these segments, without names and needless quoting."""
+    """Return the text of a pattern with these segments, without names and unnecessary quoting."""
     return "/".join(quoted(each.text) if isinstance(each, Literal) else each.text for each in segments)
 
 

@@ -118,8 +118,9 @@ class Router:
         Args:
             pattern: A topic, a glob such as ``file/*`` or ``device/{id}``, or an event class. A class represents the
                 topics of its events.
-            handler: An async or plain function. Its first argument is the event. Parameters named like the names in the
-                pattern get their values: ``async def temp(event, id: str)``. A plain function runs in the event loop.
+            handler: An async or plain function. Its first argument is the event. Parameters whose names appear in the
+                pattern get their values from the topic: ``async def temp(event, id: str)``. A plain function runs in
+                the event loop.
             debounce: Seconds without an event after which a burst ends, or a `Debounce`. A burst is delivered as one
                 event.
             busy: The action if an event arrives while the lane is already running as many handlers as ``concurrency``
@@ -127,14 +128,13 @@ class Router:
                 running handler of this route.
             concurrency: The maximum number of handlers that run at the same time in the lane. If it is 1, events are
                 handled in order.
-            lane: The name of a shared lane, or a function that returns an event's key. An example of such a function is
-                ``lambda event: event.topic``. Routes with the same name or function share the lane's queue and must
-                have the same ``concurrency``. By default, the route has its own lane. If you pass a function, the
-                events of each key are handled in order, one at a time. ``concurrency`` is then the number of keys
-                handled at the same time, and ``busy`` applies to each key separately. The function is called with the
-                debounced event. If it raises an error or returns an unhashable key, the delivery fails. All keys share
-                one queue. If it is full, an event whose key is idle waits if ``busy`` is ``"queue"``, and is dropped
-                otherwise.
+            lane: The name of a shared lane, or a function, such as ``lambda event: event.topic``, that returns an
+                event's key. Routes with the same name or function share the lane's queue and must have the same
+                ``concurrency``. By default, the route has its own lane. If you pass a function, the events of each key
+                are handled in order, one at a time. ``concurrency`` is then the number of keys handled at the same
+                time, and ``busy`` applies to each key separately. The function is called with the debounced event. If
+                it raises an error or returns an unhashable key, the delivery fails. All keys share one queue. If it is
+                full, an event whose key is idle waits if ``busy`` is ``"queue"``, and is dropped otherwise.
             middleware: Functions that wrap the handler. The first is the outermost. Middleware added with `use` wraps
                 these.
             replace: If true, replace a route with this or an equivalent pattern instead of raising `RouteConflict`.
@@ -170,7 +170,7 @@ class Router:
         lane: str | Callable[[Any], Hashable] | None = None,
         middleware: Iterable[Middleware] = (),
     ) -> Tap:
-        """Register ``handler`` for every matching event, in addition to the one route that handles it.
+        """Register ``handler`` for every matching event, in addition to the route that handles the event.
 
         The handler has its own lane, debounce, counts and deliveries. Its errors are logged and counted, but do not
         affect the event's delivery to its route. It never makes `emit` wait: if its lane is full, the handler misses
@@ -230,7 +230,7 @@ class Router:
         self.commands.forget(route.pattern)
 
     def fallback(self, handler: _H) -> _H:
-        """Register and return ``handler`` for events that no route takes. This can be used as a decorator.
+        """Register ``handler`` for events that no route takes, and return it. This can be used as a decorator.
 
         The fallback handles one event at a time. Calling this again replaces the handler.
         """
@@ -271,7 +271,7 @@ class Router:
     ) -> Any:
         """Register a command. When a user types its name, ``handler`` is called.
 
-        Used as a decorator, `command` takes the name from the function, unless you pass one:
+        If `command` is used as a decorator, the name is taken from the function, unless you pass one:
         ``@router.command("name")``. All commands share the lane ``command``, so they run one after another.
 
         A handler gets the `CommandEvent` itself if it has a single parameter that is unannotated or annotated with an
@@ -421,7 +421,7 @@ class Router:
     # -- events ------------------------------------------------------------------------------------------------
 
     async def dispatch(self, event: Topical) -> None:
-        """Call the handler for ``event`` directly, without a debounce, lane or counts, and wait until it returns.
+        """Call the handler for ``event`` directly, bypassing debounces, lanes and counts, and wait until it returns.
 
         The handler is the one that `emit` would choose, which may be the fallback. If it raises an error, the error
         propagates.
@@ -468,7 +468,7 @@ class Router:
         return _taken(await self._dispatcher.accept(event))
 
     def emit_nowait(self, event: Topical) -> Delivery:
-        """Like `emit`, but without waiting for space in the lane.
+        """Send ``event`` to its handler like `emit`, but don't wait for space in the lane.
 
         Raises:
             LaneFull: if the lane is full.
@@ -524,7 +524,7 @@ class Router:
     def explain(self, topic: str) -> list[RouteInfo]:
         """Return the routes that match ``topic``, in order of precedence. The first gets the event.
 
-        They are followed by the matching routes registered with `also`, each of which gets the event as well.
+        The matching routes registered with `also` come last, and each of them also gets the event.
         """
         match = self._table.match(Event(topic))
         return [route.info() for route in (*match.routes, *(tap for tap in match.taps if tap.is_also))]

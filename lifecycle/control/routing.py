@@ -1,9 +1,9 @@
-"""Routes and their registration, and the resolution of a topic to its match, with caches.
+"""Routes, their registration, and a cached look-up of the routes that match a topic.
 
-An exact route takes precedence over every glob. Among globs, the more specific takes precedence (`Pattern.rank`).
-Matches of topics with an exact route are kept in a dictionary, whose size is bounded by the number of such routes. The
-rest go in a least-recently-used cache with a protected part, so that a flood of one-off topics does not evict the
-recurring ones.
+An exact route takes precedence over every glob, and a more specific glob over a less specific one (`Pattern.rank`). If
+a topic has an exact route, its match is kept in a dictionary, whose size is bounded by the number of such routes. All
+other matches are kept in a least-recently-used cache with a protected part, so that a flood of one-off topics does not
+evict recurring topics.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _calling(handler: RouteHandler, pattern: Pattern, names: list[str]) -> Calla
         return handler(event, **found.groupdict(""))
 
     def call_with_one(event: Any) -> Any:
-        # This is the usual case, and costs half as much as passing keyword arguments.
+        # This is the usual case. It costs half as much as passing keyword arguments.
         found = match(event.topic)
         if found is None:
             raise _mismatch(event, pattern, handler)
@@ -137,7 +137,7 @@ def _positional(handler: RouteHandler) -> list[str]:
 def _mismatch(event: Topical, pattern: Pattern, handler: RouteHandler) -> LifecycleError:
     return LifecycleError(
         f"{event.topic!r} does not match {pattern.text!r}, so {name_of(handler)} cannot get its parameters; "
-        "if middleware or `merge` replaces an event, give the new one a matching topic"
+        "if middleware or `merge` replaces an event, use a matching topic for the new one"
     )
 
 
@@ -177,17 +177,17 @@ def _declared(signature: inspect.Signature, names: Sequence[str]) -> list[str]:
 
 
 def _problem(parameters: list[inspect.Parameter], pattern: Pattern | None) -> str:
-    """Explain why a function with these parameters, of which several are required, is not a valid handler."""
+    """Explain why a function with several required parameters is not a valid handler."""
     names = () if pattern is None else pattern.names
     if parameters and parameters[0].name in names:
         first = parameters[0].name
-        return f", so its first parameter cannot be named {first!r} like a name in the pattern; rename one of them"
+        return f", so its first parameter cannot share the name {first!r} with the pattern; rename one of them"
     needed = [each.name for each in parameters[1:] if each.default is each.empty and each.kind not in _VARIABLE]
     missing = next((name for name in needed if name not in names), None)
     if missing is None:
         return ""
     if pattern is None:
-        return "; if a pattern names other parameters, register the function itself, with middleware= or debounce="
+        return "; to get values from a pattern, register the function itself with middleware= or debounce="
     return f"; the pattern does not name {missing}, so add a segment {{{missing}}}, or give the parameter a default"
 
 
@@ -230,7 +230,7 @@ def _replaceable(handler: AsyncHandler) -> tuple[AsyncHandler, Callable[[AsyncHa
 
 
 def caller() -> Place:
-    """Return the file and line outside this package from which the current call was made."""
+    """Return the file and line of the nearest caller outside this package."""
     frame = sys._getframe(1)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # inspect.stack reads source files
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("lifecycle.control"):
         frame = frame.f_back
@@ -337,7 +337,7 @@ class Route:
         self.is_plain: bool = True
         # True if the route gets the events that no other route has taken.
         self.is_fallback: bool = False
-        # True if the route was removed and is only finishing the events that it has accepted.
+        # True if the route was removed and is finishing the events that it has accepted.
         self.is_removed: bool = False
         # The route that replaced this one.
         self.successor: Route | None = None
@@ -372,8 +372,8 @@ class Route:
     def add_middleware(self, middleware: Iterable[Middleware]) -> None:
         """Wrap the handler in more of the router's middleware, inside the router's earlier middleware.
 
-        Each middleware wraps the handler exactly once, so that any state it keeps, as `once` does, lasts as long as the
-        route.
+        Each middleware wraps the handler exactly once. Any state that it keeps, as `once` does, therefore lasts as long
+        as the route.
         """
         innermost, replace = _replaceable(self._handler)
         wrapped = _wrap(innermost, middleware)
@@ -424,7 +424,7 @@ class Match:
         self.first: Route | None = self._steps[0] if self._steps else None
         # The first handler that a direct dispatch calls. None if there are taps to call before it, or no route matches.
         self.call: AsyncHandler | None = None if taps or self.first is None else self.first.call
-        # True if a relay has received the event. It is then considered handled even if no route takes it.
+        # True if a relay has received the event. The event is then considered handled even if no route takes it.
         self.was_relayed: bool = was_relayed
         # The same match for an event that a relay has received.
         self.relayed: Final = Match(routes, relays=relays, was_relayed=True) if relays and not was_relayed else self
@@ -432,7 +432,7 @@ class Match:
     def after(self, route: Route) -> Route | None:
         """Return the relay or route that follows ``route``.
 
-        Removed ones are skipped, and replaced ones give way to their successors.
+        Removed routes are skipped, and a replaced route's replacement is returned instead.
         """
         latest, is_later = route if route.successor is None else route.latest, False
         for step in self._steps:
@@ -447,7 +447,7 @@ class RouteTable:
     """The routes, taps and relays of one router."""
 
     def __init__(self) -> None:
-        # Routes by the canonical text of their pattern. Those with an exact pattern are also kept by topic, and the
+        # Routes by the canonical text of their pattern. Routes with an exact pattern are also stored by topic, and all
         # others in the index.
         self.routes: dict[str, Route] = {}
         self._exact: dict[str, Route] = {}
@@ -455,7 +455,7 @@ class RouteTable:
         # Taps by the canonical text of their pattern, in the order of registration.
         self._taps: dict[str, list[Route]] = {}
         self._tap_globs: Index[list[Route]] = Index()
-        #: The routes that receive events in addition, in the order of registration. They are matched like taps.
+        #: The routes registered with `Router.also`, in the order of registration. They are matched like taps.
         self.also: list[Route] = []
         # Relays, in the order of registration. There are only a few, so we don't index them.
         self.relays: list[Route] = []
@@ -502,7 +502,7 @@ class RouteTable:
         return old
 
     def remove(self, pattern: Pattern) -> Route:
-        """Remove the route of ``pattern``, or of an equivalent one.
+        """Remove the route for ``pattern`` or for an equivalent pattern.
 
         Raises:
             RouteNotFound: if the pattern has no route.
@@ -518,7 +518,7 @@ class RouteTable:
         return route
 
     def add_tap(self, tap: Route) -> None:
-        """Register the route of a tap, or a route that receives events in addition. Several may share a pattern."""
+        """Register the route of a tap, or of `Router.also`. Several such routes may share a pattern."""
         taps = self._taps.setdefault(tap.pattern.canonical, [])
         taps.append(tap)
         if tap.is_also:
@@ -527,7 +527,7 @@ class RouteTable:
         self.forget()
 
     def remove_tap(self, tap: Route) -> None:
-        """Remove the route of a tap. Does nothing if it is not registered."""
+        """Remove the route of a tap. If it is not registered, do nothing."""
         taps = self._taps.get(tap.pattern.canonical, [])
         if tap in taps:
             taps.remove(tap)
@@ -544,7 +544,7 @@ class RouteTable:
         return sorted(taps, key=lambda tap: tap.text)
 
     def name_also(self, route: Route) -> None:
-        """Give a route that gets events in addition a unique name, such as ``a/* (also audit)``, and a lane."""
+        """Give a route registered with `Router.also` its own lane and a unique name, such as ``a/* (also audit)``."""
         taken = {each.text for each in self.also}
         base = f"{route.pattern.text} (also {name_of(route.handler).rpartition('.')[2]}"
         names = (f"{base})", *(f"{base} {number})" for number in range(2, len(taken) + 2)))
@@ -663,5 +663,5 @@ def _checked(topic: object) -> str:
             f"the topic {topic[:40]!r}… has {topic.count('/') + 1:,} segments; the maximum is {MAX_SEGMENTS}; "
             "put a deep path into the event's data"
         )
-    # We don't use str(topic), because for an enum, it returns the name of the member.
+    # We don't use str(topic), because it returns the name of an enum member instead of its value.
     return str.__str__(topic)

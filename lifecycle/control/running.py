@@ -43,8 +43,8 @@ class Lifespan:
         self._dispatcher = dispatcher
         self._drain_timeout = drain_timeout
         self.sources: list[SourceRunner] = []
-        # None unless `run` is running. The future is done when `run` should return. It has an error if a source failed
-        # to start.
+        # A future that is done when `run` should return, or None if `run` is not running. It has an error if a source
+        # failed to start.
         self._ending: asyncio.Future[None] | None = None
         # The context of the task that called `run`.
         self._context = contextvars.copy_context()
@@ -61,7 +61,7 @@ class Lifespan:
             raise RouterRunning(f"router {self._name!r} is already running; stop() it first, or create a second router")
         self._ending = ending = asyncio.get_running_loop().create_future()
         self._context = contextvars.copy_context()
-        # From here on, handlers run, also for events that were emitted earlier.
+        # From here on, handlers run, even for events that were emitted earlier.
         self._dispatcher.working = True
         for lane in list(self._dispatcher.lanes.values()):
             for _ in range(lane.concurrency):
@@ -117,7 +117,7 @@ class Lifespan:
         raise RouteNotFound(f"{source!r} is not a source of router {self._name!r}")
 
     async def _start(self) -> None:
-        """Start the sources in the order of registration, each one once the previous one has started."""
+        """Start the sources one after another, in the order of registration."""
         assert self._ending is not None
         for source in list(self.sources):
             if not self._ending.done() and not source.running:
@@ -209,7 +209,7 @@ class Lifespan:
         return calls
 
     def _log_unfinished(self, how: str, running: list[Delivery], queued: list[Delivery]) -> None:
-        """Log the cancelled handlers, and the events that are lost or kept by a source that stores them."""
+        """Log the cancelled handlers, the lost events, and the events kept by sources that store them."""
         running, queued = _of_routes(running), _of_routes(queued)
         dropped = [each for each in queued if not each.is_stored]
         stored = [each for each in (*running, *queued) if each.is_stored]

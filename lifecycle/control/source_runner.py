@@ -1,4 +1,4 @@
-"""Sources, and `SourceRunner`: the task that enters a source, emits its events, restarts it and leaves it."""
+"""Sources, and `SourceRunner`: the task that enters a source, emits its events, restarts it and exits it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RestartSource: TypeAlias = Literal["on_failure", "on-failure", "never"]
 
 
 class Emit(Protocol):
-    """The function with which a source emits an event. It waits for space in the lane and returns the delivery."""
+    """The function that a source calls to emit an event. It waits for space in the lane and returns the delivery."""
 
     def __call__(self, event: Topical, /) -> Awaitable[Delivery]:
         """Emit ``event``.
@@ -69,14 +69,14 @@ Source: TypeAlias = AsyncIterable[Topical] | Callable[[], AsyncIterable[Topical]
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
-    """State of a source."""
+    """The state of a source."""
 
     name: str
     #: True if the source is running or waiting to be restarted.
     running: bool
     #: True if `Router.hold_source` is holding the source.
     held: bool = False
-    #: Number of failures.
+    #: The number of failures.
     failures: int = 0
     #: The message of the last failure.
     error: str | None = None
@@ -110,14 +110,14 @@ class SourceRunner:
         self._error: str | None = None
         # The times of recent failures, for a backoff that gives up after too many.
         self._recent: list[float] = []
-        # The number of consecutive failures without a healthy period in between.
+        # The number of failures since the last healthy period.
         self._row = 0
         # True while the source is waiting to be restarted. It has no events at that time, so it can stop immediately.
         self._is_waiting = False
         self._task: asyncio.Task[None] | None = None
         # The context of a source that settles. We exit it once all of the source's deliveries have ended.
         self._entered = AsyncExitStack()
-        # Set when the source is released. While the source is held, its events wait for this event to be set.
+        # While the source is held, emitting waits for this `asyncio.Event`, which is set when the source is released.
         self._gate: asyncio.Event | None = None
         self.held: bool = False
 
@@ -202,7 +202,7 @@ class SourceRunner:
     async def settle(self) -> None:
         """Exit the source's context, and let the source store the results of its events.
 
-        All their deliveries have ended.
+        By this time, all deliveries of these events have ended.
         """
         source: Any = self.source
         entered, self._entered = self._entered, AsyncExitStack()

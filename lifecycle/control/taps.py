@@ -32,7 +32,7 @@ __all__ = ["Subscription", "Tap", "TapInfo", "add_relay", "add_tap", "notify", "
 
 @dataclass(frozen=True, slots=True)
 class TapInfo:
-    """State of a tap."""
+    """The state of a tap."""
 
     pattern: str
     handler: str
@@ -91,7 +91,7 @@ def add_tap(dispatcher: Dispatcher, pattern: Pattern, handler: RouteHandler) -> 
     route = Route(pattern, handler)
     route.is_tap, route.is_direct = True, not is_async(handler)
     route.lane = f"tap {route.text}"
-    # Errors raised by the tap never reach the emitter, whether it runs in its lane or in a direct dispatch.
+    # Errors raised by the tap never reach the emitter, whether the tap runs in its lane or in a direct dispatch.
     route.call = _contained(route, dispatcher)
     dispatcher.table.add_tap(route)
     return Tap(dispatcher, route)

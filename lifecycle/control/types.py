@@ -1,4 +1,4 @@
-"""The signatures of handlers and middleware. Any function with the right signature fits, without inheritance."""
+"""The signatures of handlers and middleware. Any function with the right signature is accepted."""
 
 from __future__ import annotations
 

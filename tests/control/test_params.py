@@ -297,8 +297,8 @@ def positional(event: Event, name: str, /) -> None: ...
         ("device/{name}", three, "the pattern does not name unit, so add a segment {unit}"),
         ("device/{name}", zero, "it must be callable with one argument, the event"),
         ("device/{name}", positional, "it must be callable with one argument, the event"),
-        ("device/{event}", one, "its first parameter cannot be named 'event' like a name in the pattern"),
-        ("device/{event}", two, "its first parameter cannot be named 'event' like a name in the pattern"),
+        ("device/{event}", one, "its first parameter cannot share the name 'event' with the pattern"),
+        ("device/{event}", two, "its first parameter cannot share the name 'event' with the pattern"),
     ],
 )
 def test_a_handler_that_cannot_get_its_parameters_is_refused(pattern: str, handler: Any, told: str) -> None:
@@ -318,7 +318,7 @@ def test_a_handler_that_cannot_get_its_parameters_is_refused(pattern: str, handl
 def test_a_handler_with_more_parameters_cannot_be_wrapped_directly() -> None:
     wrappers: list[Callable[[Any], object]] = [once, timeout(3), log(), recover(), lambda each: debounce(each, 1)]
     for wrap in wrappers:
-        with pytest.raises(TypeError, match="register the function itself, with middleware= or debounce="):
+        with pytest.raises(TypeError, match="register the function itself with middleware= or debounce="):
             wrap(two)
 
 

@@ -198,7 +198,7 @@ def test_on_refuses_a_malformed_pattern_before_it_has_a_handler() -> None:
 @pytest.mark.parametrize("lane", [7, ("a", "b")])
 def test_a_lane_that_is_neither_a_name_nor_a_function_is_refused(lane: Any) -> None:
     router = Router()
-    with pytest.raises(TypeError, match="the name of a lane, or a function from an event to its key, got lane="):
+    with pytest.raises(TypeError, match="the name of a lane, or a function that returns an event's key, got lane="):
         router.handle("a", Recorder(), lane=lane)
     assert router.routes() == []
 
