@@ -22,8 +22,8 @@ def adapted(fn: Callable[..., Any], role: str, *offered: str, default: int = 0) 
     Functions without a signature, such as `dict.update` and others written in C, are called with ``default`` arguments.
 
     Raises:
-        TypeError: if ``fn`` accepts neither all of these arguments nor the first few of them. The message contains its
-        ``role``.
+        TypeError: if ``fn`` cannot be called with all of these arguments or with the first few of them. The message
+            contains ``role``.
     """
     trim = trimmed(fn, role, *offered, default=default)
 

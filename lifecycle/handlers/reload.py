@@ -80,7 +80,7 @@ class ReloadHandler:
 
     Raises:
         TypeError: if one of these is not a function that can be called with at most one argument.
-        ValueError: unless ``timeout`` is None or above 0.
+        ValueError: if ``timeout`` is neither None nor a positive number of seconds.
     """
 
     def __init__(

@@ -125,14 +125,15 @@ class Escalator:
 
     It escalates when ``primary`` raises `NotHandled`, and passes the same event to ``fallback``. If ``window`` is set,
     it also escalates when an event arrives within ``window`` seconds of the previous one, even if ``primary`` is still
-    handling that one. Any other error raised by ``primary``, including `Dropped`, is raised and has no further effect.
+    handling that event. Any other error raised by ``primary``, including `Dropped`, is raised and has no further
+    effect.
 
     `reset` makes it start again with ``primary``. If ``primary`` is a `SuspendHandler`, this happens after each
     successful resume. For any other object with ``when_resumed``, pass ``escalator.reset`` to that method.
 
     Raises:
         TypeError: if a handler cannot be called with one argument.
-        ValueError: unless ``window`` is None or above 0.
+        ValueError: if ``window`` is neither None nor a positive number of seconds.
     """
 
     def __init__(self, primary: Handler, fallback: Handler, *, window: Duration | None = None) -> None:

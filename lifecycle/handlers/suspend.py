@@ -74,15 +74,15 @@ class _Request:
         self.before = before
         self.task = asyncio.current_task()
         self.ended = asyncio.Event()
-        #: The error that the transition raised. If a caller is cancelled, this is not raised in the callers that joined
-        #: it.
+        #: The error that the transition raised. A cancellation is not stored here, so it does not affect the callers
+        #: that joined.
         self.error: Exception | None = None
         self.succeeded = False
 
     async def wait_turn(self) -> None:
         """Wait for all earlier requests.
 
-        If the previous one was cancelled while waiting, wait for the one before it.
+        If the previous request was cancelled while waiting, wait for the request before it.
         """
         while self.before is not None:
             await self.before.ended.wait()
@@ -104,11 +104,11 @@ class SuspendHandler:
     requested while hooks are running, it starts once they have finished.
 
     Ctrl+C (``signal/interrupt``, ``lifecycle/interrupt``) also suspends. If the handler is already suspended or
-    suspending, it raises `NotHandled` instead, so that an `Escalator` can take the next step. For all other events, it
-    raises `NotHandled` as well.
+    suspending, it raises `NotHandled` instead, so that an `Escalator` can take the next step. It also raises
+    `NotHandled` for all other events.
 
     Raises:
-        ValueError: unless ``timeout`` is None or above 0.
+        ValueError: if ``timeout`` is neither None nor a positive number of seconds.
     """
 
     def __init__(self, *, timeout: Duration | None = None) -> None:
@@ -255,7 +255,7 @@ class SuspendHandler:
     async def _transition(self, target: _State) -> None:
         """Run all hooks or none.
 
-        If an earlier transition failed, the state may already be ``target``; do nothing then.
+        If an earlier transition failed, the state may already be ``target``. In that case, do nothing.
         """
         old = self._machine.state
         if old is target:
@@ -290,7 +290,7 @@ class _Hooks:
         self._hooks: dict[str, list[_Hook]] = {there: [], back: []}
 
     def add(self, way: str, fn: Callable[..., Any]) -> None:
-        """Add ``fn`` for ``way``. It is paired with the first unpaired hook for the other way; each undoes the other.
+        """Add ``fn`` to the hooks for ``way``. It is paired with the first unpaired hook for the opposite transition.
 
         Raises:
             TypeError: if ``fn`` cannot be called without arguments.
@@ -303,7 +303,7 @@ class _Hooks:
                 return
 
     def add_pair(self, there: Callable[..., Any], back: Callable[..., Any]) -> None:
-        """Add one hook for each way, so that each undoes the other."""
+        """Add a pair of hooks, one for each transition. Each undoes the other."""
         pair = [_Hook(fn, f"{way}()") for way, fn in zip(self._hooks, (there, back), strict=True)]
         pair[0].undo, pair[1].undo = pair[1], pair[0]
         for hooks, hook in zip(self._hooks.values(), pair, strict=True):

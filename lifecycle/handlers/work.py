@@ -33,7 +33,7 @@ class Starter(Protocol):
     """An object that starts flows, such as `lifecycle.flows.Flows`."""
 
     def start(self, flow: Any, /, *, id: str | None, **store: Any) -> Flowing:  # noqa: A002  # as in `Flows.start`
-        """Start ``flow``. If ``id`` is repeated, it refers to the same flow."""
+        """Start ``flow``. If a flow with this ``id`` already exists, return that flow."""
         ...
 
     def asks(self, flow: Any, /) -> Collection[str]:
@@ -53,7 +53,7 @@ class FlowHandler:
     id always start a new flow. To start two flows for one event, write a handler that starts them with different ids.
 
     The flow receives the values that its tasks require and that no task provides. Each is looked up by name: as a key
-    in the event's ``data``, if that is a mapping, or as a field of the event, or as ``topic``. The value ``event`` is a
+    in the event's ``data`` (if that is a mapping), as a field of the event, or as ``topic``. The value ``event`` is a
     mapping of all fields. Paths and times are converted to text, and bytes are decoded as UTF-8. ``id`` is the flow's
     id, which tasks can get from `current_task`.
 
