@@ -1,8 +1,9 @@
 """The life of a program: `run` it, start background tasks, and stop everything in order.
 
-``runs`` contains `run` and the block `lifetime`. ``mains`` adapts the objects that `run` accepts. ``lifetimes``
-contains the lifetime itself, and ``tasks`` the functions that run under it. ``signals`` handles signals. ``stopping``
-runs the steps of the shutdown in order, and ``force`` ends a process that does not stop.
+``runs`` contains `run` and the context manager `lifetime`. ``mains`` adapts the objects that `run` accepts.
+``lifetimes`` contains the lifetime itself, and ``tasks`` contains functions that run code under it. ``signals`` handles
+signals. ``stopping`` runs the steps of the shutdown in order, and ``force`` terminates a process that does not stop in
+time.
 """
 
 from lifecycle.errors import Interrupted, WorkerFailed

@@ -50,9 +50,9 @@ def _was_raised_by(error: BaseException, code: CodeType) -> bool:
 
 
 def print_one_line_from(code: CodeType) -> None:
-    """Print an expected failure as one line if it propagates out of the function with this code and nothing catches it.
+    """Print an expected failure as one line if it propagates out of the function that has this code.
 
-    This does nothing if the program sets its own ``sys.excepthook``, or if LIFECYCLE_DEBUG is set.
+    This has no effect if the failure is caught, the program sets its own ``sys.excepthook``, or LIFECYCLE_DEBUG is set.
     """
     if sys.excepthook is not sys.__excepthook__ or is_debugging():
         return

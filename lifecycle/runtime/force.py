@@ -1,4 +1,4 @@
-"""Forced exits, and what they need: alarms, stack dumps, messages on stderr, and terminal modes.
+"""Forced exits and the tools for them: alarms, stack dumps, messages on stderr, and terminal modes.
 
 Everything here works while the event loop is blocked. An alarm may be set inside a signal handler, where taking a
 `threading` lock could deadlock with the interrupted code, so alarms only use functions from `_thread`.
@@ -73,8 +73,8 @@ class Alarm:
         try:
             _thread.start_new_thread(self._wait, (min(seconds, _thread.TIMEOUT_MAX), action))
         except RuntimeError:
-            # The system cannot start another thread. This means that the shutdown has no deadline, or the forced exit
-            # no backstop, but they still work.
+            # The system cannot start another thread. As a result, the shutdown has no deadline, or the forced exit has
+            # no backstop, but both still work.
             self._over.release()
 
     def cancel(self) -> None:
@@ -129,7 +129,7 @@ def stacks(loop: asyncio.AbstractEventLoop) -> str:
 
 
 def task_stack(task: asyncio.Task[Any]) -> str:
-    """Return the stack of ``task`` down to the innermost await, under its name. asyncio shows only the outermost."""
+    """Return the name of ``task`` and its stack down to the innermost await. asyncio shows only the outermost await."""
     lines = [line for frame in frames_of(task) for line in traceback.format_stack(frame, limit=1)]
     return f"Task {task.get_name()}:\n{''.join(lines)}"
 
@@ -175,7 +175,7 @@ def _threads() -> str:
 
 
 class Terminal:
-    """The modes of the terminal that is stdin, if it is one."""
+    """The terminal modes of stdin, if stdin is a terminal."""
 
     def __init__(self) -> None:
         self._fd = -1
@@ -192,7 +192,7 @@ class Terminal:
             self._modes = None
 
     def restore(self) -> None:
-        """Set the saved modes again if the current ones differ and this process is in the foreground."""
+        """Restore the saved modes if the current modes differ and this process is in the foreground."""
         if self._modes is None:
             return
         # termios.error is not an OSError

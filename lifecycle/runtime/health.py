@@ -1,6 +1,6 @@
 """`Health`: a plain record of a program's health, which any endpoint can use.
 
-It is derived from the states of its components.
+It is derived from the states of the program's components.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Health:
 
     #: True if everything has started and is healthy, and the shutdown has not begun.
     ready: bool
-    #: False if something has failed permanently, so that only a restart can repair it: a main, a worker, or a child
-    #: whose circuit is open or that is not restarted.
+    #: False if a main, a worker or a child has failed permanently, so that only a restart of the program can help. A
+    #: child has failed permanently if its circuit is open or it is not restarted.
     live: bool
-    #: The components by name. A child's name here is its supervisor's name, a slash, and its own name.
+    #: The components by name. A child's name is prefixed with its supervisor's name and a slash.
     components: Mapping[str, ComponentHealth]
 
     def to_dict(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def health_of(life: _LifeLike) -> Health:
 
 
 def _look_at(component: Any) -> Iterator[tuple[str, ComponentHealth, bool]]:
-    """Yield each name with its health and whether it has failed permanently. Objects of other kinds have no health."""
+    """Yield each component's name, its health, and whether it has failed permanently. Other objects have no health."""
     try:
         state = component.state()
     except Exception as error:  # noqa: BLE001  # the program's own class may raise anything

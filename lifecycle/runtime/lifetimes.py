@@ -1,8 +1,8 @@
-"""`Lifetime`, which holds a program's tasks, workers and reason for stopping, and functions to find the current one.
+"""`Lifetime`, with a program's tasks, workers and reason for stopping, and functions that return the current one.
 
-`Lifetime` is the public class. `Life` is its internal part. It keeps track of what first caused the shutdown, of the
-code waiting for the shutdown, and of everything that must end before the lifetime does. ``signals`` delivers signals,
-and ``stopping`` runs the shutdown.
+`Lifetime` is the public class. `Life` is its internal part. It tracks the first cause of the shutdown, the code waiting
+for the shutdown, and everything that must end before the lifetime does. ``signals`` delivers signals, and ``stopping``
+runs the shutdown.
 """
 
 from __future__ import annotations
@@ -200,12 +200,12 @@ class Lifetime:
     def on_shutdown(self, hook: _H) -> _H:
         """Run ``hook`` during the shutdown, before hooks registered earlier. This can be used as a decorator.
 
-        Hooks run once all mains, workers and background tasks have ended. If a hook raises an error, it is logged, and
-        the other hooks run.
+        Hooks run once all mains, workers and background tasks have ended. If a hook raises an error, the error is
+        logged, and the other hooks still run.
 
         Args:
-            hook: An async or plain function without arguments, or an object with such a method ``run``. A plain
-                function runs in the thread of the loop.
+            hook: An async or plain function without arguments, or an object whose ``run`` method is such a function. A
+                plain function runs in the thread of the loop.
 
         Returns:
             The hook.
@@ -219,8 +219,8 @@ class Lifetime:
     def on_flush(self, hook: _H) -> _H:
         """Run ``hook`` after the shutdown hooks, to send metrics and records. This can be used as a decorator.
 
-        Unlike a hook registered with `on_shutdown`, it is cancelled if it exceeds ``hook_timeout`` or the time that
-        remains for the shutdown, because exiting on time is more important than sending metrics.
+        Unlike a hook registered with `on_shutdown`, this hook is cancelled if it exceeds ``hook_timeout`` or the time
+        left for the shutdown. Exiting on time is more important than sending metrics.
 
         Raises:
             RuntimeError: if the shutdown hooks have already run.
@@ -255,8 +255,8 @@ class Lifetime:
     ) -> asyncio.Task[Any]:
         """Run ``fn(*args)`` in the background. The shutdown cancels and awaits it.
 
-        If ``fn`` raises an error, it is logged, counted and announced through `hooks.task_crashed`, and the program
-        continues. If a router is running in the task, it is drained before the task is cancelled.
+        If ``fn`` raises an error, the error is logged, counted and announced through `hooks.task_crashed`, and the
+        program continues. If a router is running in the task, it is drained before the task is cancelled.
 
         Args:
             fn: An async or plain function. A plain function runs in a thread, which cannot be cancelled, so the
@@ -302,11 +302,11 @@ class Lifetime:
 def current() -> Lifetime:
     """Return the current lifetime.
 
-    This works in all code below `run` or `lifetime`, also in `asyncio.to_thread` threads.
+    This works in all code called inside `run` or `lifetime`, including `asyncio.to_thread` threads.
 
-    A web server handles requests in tasks that are outside the lifetime its application has entered. In such a task,
-    this function returns the only lifetime in the event loop. In a thread without a loop, it returns the only one in
-    the process.
+    A web server handles requests in tasks outside the lifetime that its application has entered. In such a task, this
+    function returns the only lifetime running in the event loop. In a thread without a loop, it returns the only
+    lifetime in the process.
 
     Raises:
         LookupError: if called outside a lifetime, unless exactly one lifetime is running.
@@ -316,7 +316,7 @@ def current() -> Lifetime:
 
 
 def task_starts(lifetime: Lifetime) -> dict[asyncio.Task[Any], float]:
-    """Return the tasks of `Lifetime.go`, here and in lifetimes inside, with their starts on the loop's clock."""
+    """Return the tasks started by `Lifetime.go`, here and in lifetimes inside, with their start times in loop time."""
     lives, starts = [lifetime._life], dict[asyncio.Task[Any], float]()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of the same module
     while lives:
         life = lives.pop()
@@ -335,11 +335,11 @@ def _only_life() -> Life:
     lives = [life for life in tuple(_outermost) if loop is None or life.loop is loop]
     if len(lives) > 1:
         raise LookupError(
-            f"{len(lives)} lifetimes run here, and this task is outside of them; keep the one that you need from "
-            "`async with lifetime(…) as life`, and call life.go(…) or another of its methods"
+            f"{len(lives)} lifetimes are running, and this task is outside all of them; use "
+            "`async with lifetime(…) as life`, and call a method of life, such as life.go(…)"
         )
     if not lives:
-        raise LookupError("there is no lifetime here; call this below run(…) or inside `async with lifetime()`")
+        raise LookupError("there is no lifetime here; call this inside run(…) or `async with lifetime()`")
     return lives[0]
 
 
@@ -393,7 +393,7 @@ class Life:
         self.settings = settings
         self.loop = loop
         self.lifetime: Final = Lifetime(self)
-        #: True if signals reach this lifetime through the outer one, which counts them for both.
+        #: True if signals reach this lifetime through the outer lifetime, which counts them for both.
         self.is_governed: bool = outer is not None and outer.hears_signals
         self.escalation: Escalation = outer.escalation if outer and self.is_governed else Escalation(settings)
         self.background: Final = _BackgroundTasks(self)
@@ -429,10 +429,11 @@ class Life:
         self.is_up: bool = False
         self.reason: Reason = Reason.NONE
         self.signum: int | None = None
-        # The futures of code waiting for the shutdown, in the order in which it began to wait.
+        # One future for each caller that is waiting for the shutdown, oldest first.
         self._stop_waits: dict[asyncio.Future[None], None] = {}
         self._has_begun = False
-        # Whichever cause draws the first number is the first cause. Drawing a number is atomic and doesn't take a lock.
+        # Each cause draws a number, and the cause that draws the first number wins. Drawing a number is atomic and
+        # takes no lock.
         self._causes = itertools.count()
         #: True once it is too late to add tasks and hooks.
         self.over: bool = False
@@ -481,7 +482,7 @@ class Life:
         self.begin(Reason.INTERRUPT if signum == signal.SIGINT else Reason.TERMINATE, signum)
 
     def next_step(self) -> str:
-        """Return the end of a message, which explains how to force an exit. It is empty if that is impossible."""
+        """Return the part of a message that explains how to force an exit, or "" if that is impossible."""
         escalation = self.escalation
         left = escalation.limit() - escalation.count
         if not escalation.limit():
@@ -501,7 +502,7 @@ class Life:
                 wait.set_result(None)
         if self.notifier is not None:
             self.notifier.stopping(self.reason)
-        # If the outer lifetime is stopping too, it ends this one as part of its own shutdown sequence.
+        # If the outer lifetime is also stopping, it ends this one as part of its own shutdown.
         if self.outer is None or self.outer.reason is Reason.NONE:
             # We do this after waking the code that waits for the shutdown, so that a `sleep` in the block is
             # interrupted rather than cancelled.
@@ -528,7 +529,7 @@ class Life:
 
     @contextmanager
     def as_current(self) -> Generator[None]:
-        """Make this the running task's current lifetime."""
+        """Make this the current lifetime of the running task."""
         token = current_life.set(self)
         self.context = contextvars.copy_context()
         disconnect = self.workers.connect(), self.draining.connect(), self.components.connect()
@@ -545,7 +546,7 @@ class Life:
                 each()
             if self.outer is not None:
                 self.outer.inner.remove(self)
-            # A framework may exit the block in a different context from the one in which it entered it.
+            # A framework may enter and exit the block in different contexts.
             with suppress(ValueError):
                 current_life.reset(token)
 
@@ -562,9 +563,9 @@ class Life:
         return _running_loop() is self.loop
 
     def context_below(self) -> contextvars.Context:
-        """Return the current context, but with this lifetime.
+        """Return a copy of the current context in which this lifetime is the current one.
 
-        It is needed because `Lifetime.go` may be called outside the lifetime.
+        This is needed because `Lifetime.go` may be called outside the lifetime.
         """
         context = contextvars.copy_context()
         if context.get(current_life) is not self:
@@ -629,11 +630,12 @@ class _Components:
 
     def __init__(self, life: Life) -> None:
         self._life = life
-        # The components by identity. A component may be opened several times, for different kinds of work, so we count.
+        # The components by identity. A component may be opened several times, for different kinds of work, so we count
+        # how often it is open.
         self._open: dict[int, tuple[object, int]] = {}
 
     def connect(self) -> Callable[[], None]:
-        """Start collecting components, and return a function that stops it."""
+        """Start collecting components, and return a function that stops this."""
         opening, closing = (
             (hooks.component_opened, hooks.router_started),
             (hooks.component_closed, hooks.router_stopped),
@@ -656,13 +658,13 @@ class _Components:
         return tuple(component for component, _ in self._open.values())
 
     def _opened(self, sender: object, **_: object) -> None:
-        """Add the sender, which is the opened component. This is also true of the hooks of routers."""
+        """Add the sender, which is the opened component. A router is also the sender of its own hooks."""
         if self._life.is_here():
             times = self._open[id(sender)][1] if id(sender) in self._open else 0
             self._open[id(sender)] = sender, times + 1
 
     def _closed(self, sender: object, **_: object) -> None:
-        """Remove the sender. A component that was opened under this lifetime may be closed anywhere."""
+        """Remove the sender. A component opened under this lifetime may be closed by code outside it."""
         times = self._open.pop(id(sender))[1] if id(sender) in self._open else 1
         if times > 1:
             self._open[id(sender)] = sender, times - 1
@@ -676,7 +678,7 @@ class _BackgroundTasks:
 
     def __init__(self, life: Life) -> None:
         self._life = life
-        #: The running tasks, with their starts on the loop's clock.
+        #: The running tasks, with their start times in loop time.
         self.running: dict[asyncio.Task[Any], float] = {}
         self.started: int = 0
         self.crashed: int = 0
@@ -769,7 +771,7 @@ class _BackgroundTasks:
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Keep asyncio from logging an error that has already been reported."""
+    """Prevent asyncio from logging an error that has already been reported."""
     if not task.cancelled():
         task.exception()
 
@@ -789,8 +791,8 @@ async def call_anywhere(fn: Callable[..., Any], *args: Any) -> Any:
         try:
             return None if given_up else fn(*args)
         except StopIteration as error:
-            # A future does not accept StopIteration, so we would wait forever. Coroutines convert it to RuntimeError as
-            # well.
+            # A future does not accept StopIteration, so we would wait forever. Coroutines also convert it to
+            # RuntimeError.
             raise RuntimeError(f"{name_of(fn)} raised StopIteration") from error
 
     context = contextvars.copy_context()

@@ -79,7 +79,7 @@ class Main:
         self.component = name
         self._work = work
         self._task: asyncio.Task[None] | None = None
-        # True if the main has been asked to stop. If it is cancelled without having been asked, that is an error.
+        # True if the main has been asked to stop. A cancellation without such a request is an error.
         self._asked = False
         #: Set once the next main may start.
         self.started: Final = asyncio.Event()
@@ -180,7 +180,7 @@ class AnnouncedMain(Main):
         self.started.set()
 
 
-#: Seconds between checks whether a server has started.
+#: Seconds between checks for whether a server has started.
 _SERVER_POLL = 0.01
 
 #: Seconds that a server has to respond to the requests that it has begun to handle.
@@ -256,7 +256,7 @@ def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
 class WorkerMain(Main):
     """A worker or supervisor, which is started, awaited and stopped.
 
-    If it ends as FAILED or KILLED, this is an error.
+    Ending as FAILED or KILLED is an error.
     """
 
     def __init__(self, name: str, worker: Any) -> None:
@@ -341,7 +341,7 @@ _ACCEPTED = (
 
 
 def _refuse_mistakes(thing: Any) -> None:
-    """Reject values that look runnable but are not. The message names the missing step."""
+    """Reject values that look runnable but are not. The message explains how to fix the call."""
     if inspect.iscoroutine(thing):
         thing.close()
         raise TypeError(f"{thing!r} is a coroutine; pass the function itself, without calling it")
@@ -356,7 +356,7 @@ def _refuse_arguments(fn: Callable[..., Any], given: object) -> None:
         inspect.signature(fn).bind()
     except TypeError as error:
         raise TypeError(
-            f"{given!r} cannot be run: {error}; a main is called without arguments (functools.partial gives them)"
+            f"{given!r} cannot be run: {error}; a main is called without arguments (use functools.partial to bind them)"
         ) from None
     except ValueError:  # there is no signature to check, so a wrong call fails only when it is made
         return
@@ -365,14 +365,14 @@ def _refuse_arguments(fn: Callable[..., Any], given: object) -> None:
 class Auxiliary:
     """Base class for servers and observers that are open during ``async with`` or while they are a main of `run`.
 
-    You do not have to use it: `run` accepts any object with a ``run()`` method, waits for its ``wait_running()`` if it
-    has one, and ends when only mains whose ``auxiliary`` is true are left.
+    You do not have to use it: `run` accepts any object with a ``run()`` method, and waits for its ``wait_running()`` if
+    it has one. The program ends when only mains whose ``auxiliary`` is true are left.
     """
 
     #: A program ends when only auxiliary mains are left.
     auxiliary: ClassVar[bool] = True
 
-    #: How the error message ends if the object is entered twice.
+    #: The end of the error message if the object is entered twice.
     _taken: ClassVar[str] = "is already open; create another"
 
     def __init__(self) -> None:
@@ -381,10 +381,10 @@ class Auxiliary:
         self._held = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Open it.
+        """Open the object.
 
         Raises:
-            RuntimeError: if it is already open.
+            RuntimeError: if the object is already open.
         """
         if self._up.is_set():
             raise RuntimeError(f"{self!r} {self._taken}")
@@ -397,7 +397,7 @@ class Auxiliary:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the object."""
         self._up.clear()
         await self._leave()
 
@@ -407,11 +407,11 @@ class Auxiliary:
             await asyncio.Event().wait()
 
     async def wait_running(self) -> None:
-        """Wait until it is open."""
+        """Wait until the object is open."""
         await self._up.wait()
 
     async def _open(self, held: AsyncExitStack) -> None:
-        """Acquire the resources. Register the release of each in ``held``, in case a later one cannot be acquired."""
+        """Acquire the resources. Register the release of each in ``held``, in case acquiring a later one fails."""
         raise NotImplementedError
 
     async def _leave(self) -> None:

@@ -75,9 +75,9 @@ def run(  # keyword settings of a program
         reset_after: Seconds without a signal after which signals are counted from zero again. During the shutdown, the
             count is never reset.
         hook_timeout: Seconds after which a shutdown hook that is still running is named in the log.
-        shutdown_timeout: Seconds after the mains have ended before the stacks of everything that is still running are
-            printed to stderr.
-        exit_timeout: Seconds after the shutdown begins before the process is forced to exit with status 1.
+        shutdown_timeout: Seconds after the mains have ended until the stacks of all code still running are printed to
+            stderr.
+        exit_timeout: Seconds from the start of the shutdown until the process is forced to exit with status 1.
         loop_factory: Creates the event loop, as for `asyncio.Runner`.
 
     If nothing catches the error that `run` raises, and the error is an expected failure, it is printed as one line.
@@ -145,9 +145,7 @@ def _refuse_running_loop() -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise RuntimeError(
-        "run() starts an event loop, but one is already running here; use `async with lifetime()` inside it"
-    )
+    raise RuntimeError("run() starts an event loop, but one is already running; use `async with lifetime()` instead")
 
 
 # -- a program --------------------------------------------------------------------------------------------------------
@@ -162,7 +160,7 @@ class _Program:
         # For a block: called when a main has failed. A block continues when an async function returns.
         self._on_failure = on_failure
         self._begun: list[Main] = []
-        # The mains that have ended, in the order in which they did.
+        # The mains that have ended, in the order in which they ended.
         self._ended: list[Main] = []
 
     async def live(self) -> Any:
@@ -202,7 +200,7 @@ class _Program:
         """Return the first error raised by a main. Later errors are logged."""
         failed = [main for main in self._ended if main.error is not None]
         for main in failed[1:]:
-            _log.error("%s failed too: %r", main.name, main.error, exc_info=main.error)
+            _log.error("%s also failed: %r", main.name, main.error, exc_info=main.error)
         return failed[0].error if failed else None
 
     async def _start(self, main: Main, stopping: asyncio.Future[None]) -> None:
@@ -237,7 +235,7 @@ class _Program:
                 # callback.
                 unseen: list[asyncio.Future[None]] = [main.task for main in self._begun if main not in self._ended]
                 await asyncio.wait({*unseen, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                # Let the callbacks of other mains that ended at the same time run, too.
+                # Also let the callbacks of other mains that ended at the same time run.
                 await asyncio.sleep(0)
                 self._check_complete()
 
@@ -256,7 +254,8 @@ class _Program:
 
 # -- a block ----------------------------------------------------------------------------------------------------------
 
-#: Seconds that a host has to exit by itself after a supervisor in the block has failed and cancelled the block.
+#: How long, in seconds, a host has to exit by itself after a supervisor in the block has failed and cancelled the
+#: block.
 _HOST_GRACE = 0.5
 
 
@@ -377,7 +376,9 @@ class _Block:
         life = self._life
         assert life is not None, "only a block that was entered is interrupted"
         failed = [f"{name} failed: {reason_of(error)}" for name, error in life.failures.items()]
-        if not (self._faces_host and self._end_host(failed[0] if failed else f"the lifetime stops ({life.reason})")):
+        if not (
+            self._faces_host and self._end_host(failed[0] if failed else f"the lifetime is stopping ({life.reason})")
+        ):
             self._body.cancel()
 
     # -- the host -------------------------------------------------------------------------------------------------
@@ -391,7 +392,7 @@ class _Block:
         return self._faces_host and (self._on_stop is not None or signal_registry().handles_sigterm())
 
     def _supervisor_failed(self, error: BaseException) -> None:
-        """A supervisor has failed and cancelled the body. Check shortly afterwards whether the host has ended."""
+        """Check shortly afterwards whether the host has ended. Called if a supervisor failed and cancelled the body."""
         if self._faces_host:
             asyncio.get_running_loop().call_later(_HOST_GRACE, self._check_host, error)
 
@@ -402,14 +403,14 @@ class _Block:
             self._end_host(error, shutdown=lost)
 
     def _end_host(self, why: object, *, shutdown: bool = False) -> bool:
-        """End the surrounding program. If ``shutdown`` is true, shut down first. Return whether that is possible."""
+        """End the surrounding program, after a shutdown if ``shutdown`` is true. Return False if that is impossible."""
         if _is_worker_process() and not self._stops_host():
             _log.error("%s; exiting, because this process's server does not handle SIGTERM", why)
             self._ending = asyncio.create_task(self._shut_down_and(signal_registry().send_sigterm))
         elif not self._stops_host():
             _log.error(
-                "%s, but not the program that runs this event loop, which does not handle SIGTERM: it continues "
-                "without the workers, routers and tasks of the lifetime; pass on_stop= to lifetime()",
+                "%s, but the program that runs this event loop does not handle SIGTERM and continues without the "
+                "lifetime's workers, routers and tasks; pass on_stop= to lifetime()",
                 why,
             )
             return False
@@ -429,7 +430,7 @@ class _Block:
         assert self._life is not None, "only a block that was entered has a host"
         level = logging.ERROR if self._life.failures else logging.WARNING
         if self._on_stop is not None:
-            _log.log(level, "%s; calling on_stop, to stop the surrounding program", why)
+            _log.log(level, "%s; calling on_stop to stop the surrounding program", why)
             try:
                 self._on_stop()
             except Exception:  # noqa: BLE001  # user code; the program must stop in any case
@@ -437,14 +438,14 @@ class _Block:
             else:
                 return
         else:
-            _log.log(level, "%s; sending SIGTERM to this process, to stop the surrounding program", why)
+            _log.log(level, "%s; sending SIGTERM to this process to stop the surrounding program", why)
         signal_registry().send_sigterm()
 
 
 def _is_worker_process() -> bool:
     """Return True if `multiprocessing` started this process, as with Hypercorn's workers.
 
-    Its parent notices when it exits.
+    The parent process notices when such a process exits.
     """
     process = sys.modules.get("multiprocessing.process")
     return process is not None and process.parent_process() is not None
@@ -511,15 +512,15 @@ def _reaping_orphans(loop: asyncio.AbstractEventLoop) -> Generator[None]:
 class _Reaper:
     """Reaps zombies that nothing waits for.
 
-    It does not reap a child before the code that started the child has had a chance to. It never reaps a child whose
-    `subprocess.Popen` (or the `multiprocessing` equivalent) has not noticed that it has exited. It waits at least a
+    It does not reap a child before the code that started the child has had a chance to. It never reaps a child while
+    its `subprocess.Popen` object (or the `multiprocessing` equivalent) has not noticed the exit. It waits at least a
     second before reaping any other child.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
-        # The zombies found by the last check that may be orphans. Those that are still zombies at the next check are
+        # Zombies found by the last check that may be orphans. If they are still zombies at the next check, they are
         # reaped.
         self._suspects: set[int] = set()
 

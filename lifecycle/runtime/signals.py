@@ -82,7 +82,7 @@ class SignalRegistry:
     def can_take(self, signum: int) -> bool:
         """Return whether a new receiver would be called.
 
-        Outside the main thread, that is so only if the signal already has a receiver.
+        Outside the main thread, it is called only if the signal already has a receiver.
         """
         return signum in self._before or threading.current_thread() is threading.main_thread()
 
@@ -154,7 +154,7 @@ class SignalRegistry:
         """Return whether the process was started with this signal ignored, for example by nohup."""
         return signum not in self._before and signal.getsignal(signum) is signal.SIG_IGN
 
-    # The following methods call the system. Tests replace them.
+    # The following methods make system calls. Tests replace them.
 
     def _install(self, signum: int) -> Any:
         return signal.signal(signum, self.deliver)
@@ -219,7 +219,7 @@ class KeyPresses:
         self._last = -math.inf
 
     def repeats(self, signum: int, now: float) -> bool:
-        """Return whether the signal belongs to the previous key press. Otherwise, note a SIGINT as a new one."""
+        """Return whether the signal belongs to the previous key press. Otherwise, record a SIGINT as a new press."""
         if signum != signal.SIGINT:
             return False
         repeated = now - self._last < _ONE_PRESS
@@ -229,7 +229,7 @@ class KeyPresses:
 
 
 class Escalation:
-    """Counts the signals in a series, and chooses an action for each of them. It makes no system calls.
+    """Counts the signals in a series and chooses an action for each. It makes no system calls.
 
     A series ends after ``reset_after`` seconds without a signal, but never once the program is stopping.
     """
@@ -243,12 +243,12 @@ class Escalation:
         self._taken = False
         # How many of the counted key presses have been handled: 0 or 1.
         self._handled = 0
-        #: The number of signals in the current series, not counting key presses that were handled, except for the last
-        #: of these.
+        #: The number of signals in the current series. If several key presses were handled, only the last of them is
+        #: included.
         self.count: int = 0
 
     def limit(self, *, routed: bool = False) -> int:
-        """Return the number of the signal in the series that forces an exit. 0 means never.
+        """Return how many signals in a series force an exit. 0 means never.
 
         ``routed`` is true if a running router would handle a SIGINT now.
         """
@@ -260,7 +260,7 @@ class Escalation:
         return max(patience, 2)
 
     def judge(self, signum: int, *, routed: bool, handled: bool = False, stopping: bool, now: float) -> SignalAction:
-        """Count a signal that arrived at the time ``now``, and return what it does.
+        """Count a signal that arrived at the time ``now``, and return its effect.
 
         ``routed`` is true if a running router has a route for this SIGINT, and ``handled`` if one has a route for
         `InterruptEvent`.
@@ -289,7 +289,7 @@ class Escalation:
     def handled(self) -> None:
         """Record that a key press was handled.
 
-        Only the last such press is counted, as the first of the two that a router may need.
+        Only the last such press is counted, because it may be the first of two that a router needs.
         """
         self.count -= self._handled
         self._handled = min(1, self.count)
@@ -347,7 +347,7 @@ class _LifetimeSignals:
         return signums
 
     def receive(self, signum: int) -> None:
-        """Handle a signal. This runs inside signal handlers, so it leaves work that can wait to the loop."""
+        """Handle a signal. This runs inside signal handlers, so any work that can wait is left to the loop."""
         life = self._life
         stopping = life.stopping
         if signum == _SIGHUP and self._hang_up(signum, stopping=stopping):
@@ -418,7 +418,7 @@ class _LifetimeSignals:
 
 
 def _send(routers: Iterable[RouterLike], *events: Topical) -> None:
-    """Send ``events`` to each router. It is not an error if there is no route for an event, or no space in its lane."""
+    """Send ``events`` to each router. An event without a route, or without space in its lane, is not an error."""
     for router in routers:
         for event in events:
             try:

@@ -1,6 +1,6 @@
 """The steps of the shutdown: drain routers, stop workers and run hooks.
 
-They run in this order and share one deadline.
+The steps run in this order and share one deadline.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class MainLike(Protocol):
 async def conclude(life: Life, mains: Sequence[MainLike] = ()) -> None:
     """Run the shutdown, even if the caller is cancelled. In that case, raise CancelledError at the end.
 
-    First, routers are drained. Then mains are stopped, the last one first, and after each main, the workers that it
+    First, routers are drained. Then mains are stopped, the last one first, each followed by the workers that it
     started. Background tasks are cancelled and awaited. Finally, the shutdown hooks run, and metrics are sent. If a
-    part does not end in time, its name is logged and the shutdown continues, so the hooks run in any case. At the end,
-    the shutdown waits for any such parts, until the process is forced to exit.
+    part does not end in time, its name is logged and the shutdown continues, so the hooks always run. At the end, the
+    shutdown waits for such parts until the process is forced to exit.
     """
     work = _conclude(life, mains)
-    # A framework may leave a block in a different context from the one in which it entered.
+    # A framework may enter and exit a block in different contexts.
     await shield(life.loop.create_task(work, name="lifecycle shutdown", context=life.context))
 
 
@@ -93,7 +93,7 @@ async def _conclude(life: Life, mains: Sequence[MainLike]) -> None:
     in_time()
 
 
-# -- the time ---------------------------------------------------------------------------------------------------------
+# -- deadline ---------------------------------------------------------------------------------------------------------
 
 
 class Deadline:
@@ -125,10 +125,11 @@ class Deadline:
         return math.inf if math.isinf(whole) else max(0.0, self.left() - whole / 5)
 
     def expect_end(self) -> Callable[[], None]:
-        """Dump stacks if the rest takes longer than ``shutdown_timeout``. Return a function that cancels this."""
+        """Dump stacks if the rest of the shutdown exceeds ``shutdown_timeout``. Return a function that cancels this."""
         seconds = self._life.settings.shutdown_timeout
         timer = self._life.loop.call_later(seconds, self._dump)
-        # An alarm works even while the loop is blocked, and once the loop has ended but its threads are still running.
+        # An alarm works even while the loop is blocked, and after the loop has ended while its threads are still
+        # running.
         self._alarms.append(Alarm(seconds, self._dump))
         return timer.cancel
 
@@ -174,7 +175,7 @@ class RouterLike(Drainable, Protocol):
         ...
 
     def state(self) -> Any:
-        """The state, which is ``running`` once its sources have started."""
+        """The router's state, which is ``running`` once all sources have started."""
         ...
 
 
@@ -228,7 +229,7 @@ class Draining:
 
     @contextmanager
     def delayed(self, seconds: float) -> Generator[None]:
-        """During the block, delay a shutdown by ``seconds``, for example until a load balancer has noticed it."""
+        """During the block, delay any shutdown by ``seconds``, for example until a load balancer has noticed it."""
         self._delays.append(seconds)
         try:
             yield
@@ -309,8 +310,8 @@ class StartedWorkers:
     def __init__(self, life: Life) -> None:
         self._life = life
         self._workers: list[tuple[_Stoppable, object]] = []
-        # The number of workers at which those that have ended are removed: twice the number that remained the last
-        # time.
+        # Once there are this many workers, those that have ended are removed. This is twice the number that remained
+        # after the last removal.
         self._crowded = 16
         # The workers started by a main or by the block itself, rather than by a handler or a background task. If
         # one of them fails, the program is not healthy.
@@ -393,11 +394,11 @@ def _is_over(worker: _Stoppable) -> bool:
 
 
 async def stop_worker(worker: _Stoppable, left: Callable[[], float]) -> None:
-    """Stop the worker within its own grace period, limited to the time left for the shutdown. Errors are logged."""
+    """Stop the worker within its own grace period, limited to the time left for the shutdown. Log errors."""
     calls = [asyncio.ensure_future(worker.stop())]
     await asyncio.wait(calls, timeout=left())
     if not calls[0].done():
-        _log.warning("there is no time left for worker %r to stop by itself, so it is killed", worker.name)
+        _log.warning("there is no time left for worker %r to stop by itself, so it is being killed", worker.name)
         calls.append(asyncio.ensure_future(worker.stop(0)))
         _, stuck = await asyncio.wait(calls, timeout=_KILL_GRACE)
         for call in stuck:
@@ -419,7 +420,7 @@ class _Runnable(Protocol):
         ...
 
 
-#: A shutdown hook: an async or plain function without arguments, or an object with such a method called ``run``.
+#: A shutdown hook: an async or plain function without arguments, or an object whose ``run`` method is such a function.
 Hook: TypeAlias = Callable[[], object] | _Runnable
 
 

@@ -1,8 +1,8 @@
 """Notifications to systemd that the program is ready, reloading, alive or stopping.
 
 If a service manager has set NOTIFY_SOCKET, `run` sends notifications in the format of sd_notify(3). Sending never waits
-and never raises an error. While the program is running, the variables are removed from the environment. They are meant
-for this process, and a child that inherited them could send notifications in its name.
+and never raises an error. While the program is running, the service manager's variables are removed from the
+environment, because a child process could use them to send notifications in the program's name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _EXTENSION: Final = 10.0
 #: The maximum number of notifications waiting for the manager to read them. If there are more, the oldest are dropped.
 _MOST_WAITING: Final = 32
 
-#: The maximum number of characters of an error that are included in a status.
+#: The maximum number of characters of an error message to include in a status.
 _TOLD: Final = 200
 
 
@@ -200,6 +200,6 @@ def _watchdog(given: dict[str, str]) -> float | None:
         return None
     text = given.get("WATCHDOG_USEC", "0")
     if not (text.isascii() and text.isdecimal()):
-        _log.warning("WATCHDOG_USEC must be a number of microseconds, got %r; systemd gets no keep-alives", text)
+        _log.warning("WATCHDOG_USEC must be a number of microseconds, got %r; no keep-alives are sent to systemd", text)
         return None
     return int(text) / 1e6 or None

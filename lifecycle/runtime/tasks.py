@@ -92,7 +92,7 @@ class Group:
             assert self._first is not None, "a task group fails where one of its tasks or the block did"
             for other in group.exceptions:
                 if other is not self._first:
-                    _log.error("an error after the first in a group: %r", other, exc_info=other)
+                    _log.error("a later error in a group: %r", other, exc_info=other)
             # Raise the first error itself rather than an exception group.
             raise self._first from self._first.__cause__
 
@@ -149,7 +149,7 @@ async def do(fn: Callable[..., _T], *args: Any) -> _T: ...
 
 
 async def do(fn: Callable[..., Any], *args: Any) -> Any:
-    """Run ``fn(*args)``, and announce through `hooks.critical_finished` that it has finished.
+    """Run ``fn(*args)``, and announce its completion through `hooks.critical_finished`.
 
     Errors are raised as usual.
 

@@ -175,7 +175,7 @@ async def test_stop_sends_sigterm_and_the_host_leaves_the_block(
     assert host.asked == 1
     [record] = caplog.records
     assert record.levelno == logging.WARNING
-    assert record.message.startswith("the lifetime stops (cancel); sending SIGTERM")
+    assert record.message.startswith("the lifetime is stopping (cancel); sending SIGTERM")
 
 
 async def test_on_stop_replaces_sigterm(clock: Clock, host: Host) -> None:
@@ -291,7 +291,7 @@ async def test_tasks_outside_two_lifetimes_get_an_error_with_the_remedy(clock: C
 
     hosts = [asyncio.create_task(host()) for _ in range(2)]
     await clock.advance(1)
-    with pytest.raises(LookupError, match=r"2 lifetimes run here.*life\.go\("):
+    with pytest.raises(LookupError, match=r"2 lifetimes are running.*life\.go\("):
         go(forever)
     for each in hosts:
         each.cancel()

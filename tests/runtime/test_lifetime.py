@@ -200,7 +200,7 @@ async def test_a_stop_that_does_not_reach_the_program_around_the_lifetime_is_log
         await asyncio.Event().wait()
     [record] = caplog.records
     assert record.levelname == "ERROR"
-    assert "the lifetime stops (cancel), but not the program that runs this event loop" in record.message
+    assert "the lifetime is stopping (cancel), but the program that runs this event loop does not" in record.message
 
 
 async def test_other_ends_of_a_lifetime_are_not_errors(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:

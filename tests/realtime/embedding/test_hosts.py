@@ -130,7 +130,7 @@ def test_ctl_stop_ends_the_host(kind: str, start: Callable[..., Host]) -> None:
     assert main(["ctl", "stop"]) == 0
     host.exit_code()
     assert "sent to ann" in host.program.text
-    assert "the lifetime stops (cancel); " in host.program.text
+    assert "the lifetime is stopping (cancel); " in host.program.text
     assert "closed" in host.program.text
 
 

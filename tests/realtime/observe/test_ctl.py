@@ -445,7 +445,7 @@ def test_a_stop_of_a_lifetime_inside_another_program_reports_that_the_program_co
         pid = program.process.pid
         assert f"the program has stopped, but its process (pid {pid}) is still running: other code started its" in err
         program.until("serving")
-        assert "the lifetime stops (cancel), but not the program that runs this event loop" in program.text
+        assert "the lifetime is stopping (cancel), but the program that runs this event loop does not" in program.text
         assert program.process.poll() is None
 
 
