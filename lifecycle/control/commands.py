@@ -128,7 +128,7 @@ class Commands:
         self._by_word = {word: each for word, each in self._by_word.items() if each is not command}
 
     def forget(self, pattern: Pattern) -> None:
-        """Remove the command of the route with this pattern, if one exists."""
+        """Remove the command whose route has this pattern, if it exists."""
         first, _, name = pattern.topic.partition("/") if pattern.is_exact else ("", "", "")
         command = self._by_word.get(name)
         if first == "command" and command is not None and command.event is None:

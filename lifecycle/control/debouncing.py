@@ -176,7 +176,7 @@ class Debouncer:
         return True
 
     def flush(self) -> None:
-        """Emit every burst now, except those that are waiting for capacity."""
+        """Emit every burst now, except bursts that are waiting for capacity."""
         for key, burst in list(self._bursts.items()):
             if burst.timer is not None:
                 self._emit(key)

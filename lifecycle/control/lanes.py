@@ -1,7 +1,7 @@
 """Lanes: bounded queues of events with their own tasks. Emitters wait in order of arrival for capacity in a full lane.
 
 An idle lane has no task. A task is started for the first event of a burst and ends after the last one. Starting a task
-costs no more than waking one that is waiting.
+costs no more than waking a waiting task.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ class Lane:
     def _supersede_oldest(self, route: Route | None) -> None:
         """Cancel or drop the oldest event of a ``restart`` route in favour of a newer event.
 
-        Tasks that are already cancelled are skipped, because each of them has made way for another event. As a result,
-        the newest events remain, as many as the lane's concurrency allows.
+        Tasks that are already cancelled are skipped, because each has already made way for another event. As a result,
+        only the newest events remain, up to the lane's concurrency.
         """
         running = {
             each.id: task

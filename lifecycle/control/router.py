@@ -357,12 +357,12 @@ class Router:
     def add_source(
         self, source: Source, *, restart: RestartSource = "on_failure", backoff: Backoff | None = None
     ) -> None:
-        """Add a source, which sends events to this router while the router runs.
+        """Add a source, which sends events to this router while the router is running.
 
         Args:
             source: An async iterable of events, a function that returns one, or an object with ``async def run(emit)``.
-                If the source is also an async context manager, it is entered first. If that raises an error, `run`
-                raises `SourceFailed`.
+                If the source is also an async context manager, it is entered first. If entering it fails, `run` raises
+                `SourceFailed`.
             restart: ``"on_failure"`` restarts a source that fails after it has started, and ``"never"`` does not. Each
                 failure is logged.
             backoff: Delays between restarts.
@@ -423,7 +423,7 @@ class Router:
     async def dispatch(self, event: Topical) -> None:
         """Call the handler for ``event`` directly, bypassing debounces, lanes and counts, and wait until it returns.
 
-        The handler is the one that `emit` would choose, which may be the fallback. If it raises an error, the error
+        This is the handler that `emit` would choose, which may be the fallback. If it raises an error, the error
         propagates.
 
         Raises:
@@ -504,7 +504,7 @@ class Router:
     # -- statistics --------------------------------------------------------------------------------------------
 
     def routes(self) -> list[RouteInfo]:
-        """Return every route, sorted by pattern, followed by those registered with `also`."""
+        """Return every route, sorted by pattern. Routes registered with `also` come last."""
         routes = sorted(self._table.routes.values(), key=lambda route: route.text)
         return [route.info() for route in (*routes, *sorted(self._table.also, key=lambda route: route.pattern.text))]
 

@@ -35,7 +35,7 @@ __all__ = ["MAX_TOPIC", "Busy", "Match", "Route", "RouteInfo", "RouteTable", "as
 #: the cache.
 MAX_TOPIC = 1024
 
-#: The maximum number of cached matches, not counting those of exact routes.
+#: The maximum number of cached matches, not including the matches of exact routes.
 _CACHED = 4096
 
 #: Marks a plain function that returns an awaitable, so that it is not wrapped again.
@@ -129,7 +129,7 @@ def _calling(handler: RouteHandler, pattern: Pattern, names: list[str]) -> Calla
 
 
 def _positional(handler: RouteHandler) -> list[str]:
-    """Return a list with the name of the second positional parameter, if there is one."""
+    """Return a list with the name of the second positional parameter, or an empty list if none exists."""
     parameters = list(inspect.signature(handler).parameters.values())[:2]
     return [each.name for each in parameters[1:] if all(one.kind is one.POSITIONAL_OR_KEYWORD for one in parameters)]
 
@@ -260,7 +260,7 @@ class RouteInfo:
     handler: str
     lane: str
     busy: str
-    #: The number of events sent to the route, including those merged by its debounce.
+    #: The number of events sent to the route, including events merged by its debounce.
     routed: int
     #: The number of calls that returned.
     handled: int

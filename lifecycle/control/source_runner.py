@@ -74,11 +74,11 @@ class SourceInfo:
     name: str
     #: True if the source is running or waiting to be restarted.
     running: bool
-    #: True if `Router.hold_source` is holding the source.
+    #: True if the source is held by `Router.hold_source`.
     held: bool = False
     #: The number of failures.
     failures: int = 0
-    #: The message of the last failure.
+    #: The error message of the last failure.
     error: str | None = None
 
 
@@ -319,7 +319,7 @@ def _check(source: Any) -> None:
     """Check that ``source`` is a source.
 
     Raises:
-        TypeError: if it is not. The message lists the kinds of sources that are accepted.
+        TypeError: if it is not a source. The message lists the accepted kinds of sources.
     """
     if isinstance(source, type):
         raise TypeError(f"{source.__qualname__} is a class; add an instance: {source.__qualname__}(…)")

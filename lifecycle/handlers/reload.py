@@ -212,7 +212,7 @@ class ReloadHandler:
             _log.info("prepare failed after its timeout: %r", job.exception())
 
     async def _roll_back(self, new: Any, error: BaseException) -> None:
-        """Discard ``new``. If that fails as well, log the second error and add it to ``error`` as a note."""
+        """Discard ``new``. If that also fails, log the second error and add it to ``error`` as a note."""
         if self._rollback is None:
             return
         try:

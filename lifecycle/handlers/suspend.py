@@ -67,7 +67,7 @@ _INTERRUPTS = ("signal/interrupt", "lifecycle/interrupt")
 
 
 class _Request:
-    """A requested transition, which begins once all earlier ones have finished."""
+    """A requested transition, which begins once all earlier transitions have finished."""
 
     def __init__(self, target: _State, before: _Request | None) -> None:
         self.target = target
@@ -93,7 +93,7 @@ class SuspendHandler:
     """Runs suspend and resume hooks when the events ``lifecycle/suspend`` and ``lifecycle/resume`` arrive.
 
     Hooks may be async or synchronous. They run one after another in the order of registration, both when suspending and
-    when resuming, so register the work first and messages to the user last. A transition's hooks may take ``timeout``
+    when resuming. Register the work first and messages to the user last. A transition's hooks may take ``timeout``
     seconds in total. None means no limit. A hook that blocks the loop cannot be timed out.
 
     If a hook fails, times out or is cancelled, the earlier hooks are rolled back in reverse order, the state does not
@@ -310,7 +310,7 @@ class _Hooks:
             hooks.append(hook)
 
     async def run(self, way: str, *, timeout: float | None) -> None:
-        """Call all hooks for ``way`` within ``timeout`` seconds. If one fails, undo the earlier ones."""
+        """Call all hooks for ``way`` within ``timeout`` seconds. If one fails, undo the earlier hooks."""
         done: list[_Hook] = []
         try:
             async with asyncio.timeout(timeout):

@@ -79,7 +79,7 @@ class FlowHandler:
             FlowError: if values are missing or cannot be stored.
             JournalError: if the store fails.
         """
-        # A repeated event may differ from the first one in a field such as the time, but it still belongs to the same
+        # A repeated event may differ from the first event in a field such as the time, but it still belongs to the same
         # flow.
         start = getattr(self._flows, "repeat", self._flows.start)
         return await cast("Flowing", start(self._flow, id=_id(event), **self._values(event))).stored()

@@ -1,6 +1,7 @@
 """Expected failures, such as a port already in use, which are printed as one line instead of a traceback.
 
-`run` raises them like any other error. If nothing catches one, the program prints that line and exits with status 1.
+`run` raises them like any other error. If such an error is not caught, the program prints that line and exits with
+status 1.
 """
 
 from __future__ import annotations

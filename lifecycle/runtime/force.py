@@ -1,7 +1,7 @@
 """Forced exits and the tools for them: alarms, stack dumps, messages on stderr, and terminal modes.
 
 Everything here works while the event loop is blocked. An alarm may be set inside a signal handler, where taking a
-`threading` lock could deadlock with the interrupted code, so alarms only use functions from `_thread`.
+`threading` lock could deadlock with the interrupted code. Alarms therefore use only functions from `_thread`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Alarm:
     """
 
     def __init__(self, seconds: float, action: Callable[[], None]) -> None:
-        # The first lock is held until the alarm is cancelled, and the second one until its thread has finished.
+        # The first lock is held until the alarm is cancelled, and the second until the alarm's thread has finished.
         self._cancelled = _thread.allocate_lock()
         self._over = _thread.allocate_lock()
         self._cancelled.acquire()
@@ -146,7 +146,7 @@ def frames_of(task: asyncio.Task[Any]) -> Iterator[FrameType]:
 
 
 def _write_stderr(text: str) -> None:
-    # The text is lost if stderr is None, gone or closed, or if we have interrupted a write to it.
+    # The text is lost if stderr is None or closed, or if we have interrupted a write to it.
     with suppress(AttributeError, OSError, RuntimeError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()

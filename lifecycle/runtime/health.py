@@ -49,7 +49,7 @@ class Health:
 
 
 class _LifeLike(Protocol):
-    """The part of a lifetime from which its health is derived."""
+    """The part of a lifetime that its health is derived from."""
 
     @property
     def ready(self) -> bool: ...

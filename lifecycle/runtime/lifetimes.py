@@ -282,7 +282,7 @@ class Lifetime:
         """Return the components that have a ``state()`` method under this lifetime and the lifetimes inside it.
 
         These are the running routers, the workers that are not run by a supervisor or pool, and every component
-        announced through `hooks.component_opened`, in the order in which they started.
+        announced through `hooks.component_opened`. They are listed in the order in which they started.
         """
         return self._life.all_components()
 
@@ -405,7 +405,7 @@ class Life:
         #: Components with a state.
         self.components: Final = _Components(self)
         self.outer = outer
-        #: Lifetimes inside this one. They begin to shut down when this one does.
+        #: Lifetimes inside this one. They begin to shut down together with it.
         self.inner: list[Life] = []
         #: True if signals reach this lifetime, directly or through an outer one.
         self.hears_signals: bool = self.is_governed

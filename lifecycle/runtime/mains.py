@@ -129,7 +129,7 @@ class Main:
         except asyncio.CancelledError as error:
             if not self._asked:
                 self.error = error
-        # SystemExit and KeyboardInterrupt are caught as well. `run` raises them after the shutdown.
+        # SystemExit and KeyboardInterrupt are also caught. `run` raises them after the shutdown.
         except BaseException as error:  # noqa: BLE001
             self.error = error
 
@@ -183,7 +183,7 @@ class AnnouncedMain(Main):
 #: Seconds between checks for whether a server has started.
 _SERVER_POLL = 0.01
 
-#: Seconds that a server has to respond to the requests that it has begun to handle.
+#: How long, in seconds, a server has to respond to the requests that it has begun to handle.
 _SERVER_GRACE = 10.0
 
 

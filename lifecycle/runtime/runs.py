@@ -80,9 +80,9 @@ def run(  # keyword settings of a program
         exit_timeout: Seconds from the start of the shutdown until the process is forced to exit with status 1.
         loop_factory: Creates the event loop, as for `asyncio.Runner`.
 
-    If nothing catches the error that `run` raises, and the error is an expected failure, it is printed as one line.
-    Examples are a port already in use, an unreachable server, a missing environment variable, and a worker that was
-    restarted too often. With LIFECYCLE_DEBUG=1, the traceback is printed instead.
+    If `run` raises an expected failure and the program does not catch it, it is printed as one line. Examples are a
+    port already in use, an unreachable server, a missing environment variable, and a worker that was restarted too
+    often. With LIFECYCLE_DEBUG=1, the traceback is printed instead.
 
     Returns:
         The return value of the async function, or None.
@@ -265,8 +265,8 @@ def lifetime(
     """Return an async context manager that provides a `Lifetime`. The shutdown runs when its block is exited.
 
     Use it if an event loop is already running. The block begins once all ``mains`` have started. The shutdown has the
-    same order and time limits as that of `run`. If one lifetime is inside another, the outer one receives the signals,
-    and when it begins to shut down, so does the inner one.
+    same order and time limits as in `run`. If one lifetime is inside another, the outer lifetime receives the signals.
+    When it begins to shut down, so does the inner lifetime.
 
     The lifetime begins to stop when a signal arrives, `shutdown` is called, a main fails, or the block ends. If the
     lifetime receives signals, stopping it cancels the block, as a timeout would. The ``async with`` statement then ends
@@ -304,7 +304,7 @@ class _Block:
         self._life: Life | None = None
         # Whether the body has begun, and whether the lifetime's shutdown has interrupted it.
         self._entered = self._interrupted = False
-        # The error with which the block was exited.
+        # The error that ended the block.
         self._error: BaseException | None = None
         # The task that runs the shutdown if the host has abandoned the block.
         self._ending: asyncio.Task[None] | None = None

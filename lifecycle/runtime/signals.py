@@ -46,8 +46,8 @@ _SIGHUP: int | None = getattr(signal, "SIGHUP", None)
 
 #: Timers may fire up to this many seconds early.
 _TICK = 1e-6
-#: Seconds within which a second SIGINT belongs to the same key press. A wrapper may forward a signal that the terminal
-#: has already sent to us.
+#: A second SIGINT within this many seconds belongs to the same key press. A wrapper may forward a signal that the
+#: terminal has already sent to us.
 _ONE_PRESS = 0.05
 
 #: A function that may be called in the main thread at any point in the program. It must be quick, and must not take a
@@ -130,7 +130,7 @@ class SignalRegistry:
     def handles_sigterm(self) -> bool:
         """Return whether there is a handler for SIGTERM, ours or another library's.
 
-        Without one, SIGTERM kills the process.
+        Without a handler, SIGTERM kills the process.
         """
         return signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.SIG_IGN)
 
@@ -213,7 +213,7 @@ class SignalAction(Enum):
 
 
 class KeyPresses:
-    """Recognises SIGINTs that arrive in addition to the first one of a key press, such as from a wrapper."""
+    """Recognises additional SIGINTs for the same key press, such as those sent by a wrapper."""
 
     def __init__(self) -> None:
         self._last = -math.inf
@@ -262,8 +262,8 @@ class Escalation:
     def judge(self, signum: int, *, routed: bool, handled: bool = False, stopping: bool, now: float) -> SignalAction:
         """Count a signal that arrived at the time ``now``, and return its effect.
 
-        ``routed`` is true if a running router has a route for this SIGINT, and ``handled`` if one has a route for
-        `InterruptEvent`.
+        ``routed`` is true if a running router has a route for this SIGINT. ``handled`` is true if a running router has
+        a route for `InterruptEvent`.
         """
         if self._presses.repeats(signum, now):
             return SignalAction.REPEAT
@@ -366,7 +366,7 @@ class _LifetimeSignals:
         elif action is SignalAction.STOP:
             life.begin_for_signal(signum)
         elif action is SignalAction.CAPTURE:
-            # Check for a source now, because one that starts later has not received this signal.
+            # Check for a source now, because a source that starts later has not received this signal.
             life.call_soon(self._capture, self._registry.has_source(signal.SIGINT), handled)
 
     def keep(self) -> None:

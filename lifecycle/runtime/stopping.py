@@ -279,7 +279,7 @@ class Draining:
 
 _FINAL = frozenset({"stopped", "finished", "failed", "killed"})
 
-#: Seconds that a killed worker has to exit.
+#: How long, in seconds, a killed worker has to exit.
 _KILL_GRACE = 2.0
 
 #: The current main. The workers that it starts are stopped right after the main.

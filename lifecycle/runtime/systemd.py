@@ -30,7 +30,7 @@ _log = logging.getLogger("lifecycle.runtime")
 
 _VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
-#: Seconds by which each request extends systemd's timeout for a shutdown. Two requests are sent within that time.
+#: Each request extends systemd's shutdown timeout by this many seconds. Two requests are sent within that time.
 _EXTENSION: Final = 10.0
 
 #: The maximum number of notifications waiting for the manager to read them. If there are more, the oldest are dropped.
@@ -147,7 +147,7 @@ class _Outbox:
             self._flush()
 
     def repeat(self, notice: str) -> None:
-        """Post a notification that is only useful now. If others are already waiting, drop it."""
+        """Post a notification that is useful only now. If other notifications are already waiting, drop it."""
         if not self._waiting:
             self.post(notice)
 

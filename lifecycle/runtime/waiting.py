@@ -27,7 +27,7 @@ class Lines(Protocol[_T_co]):
     """A source of lines, such as an `asyncio.StreamReader`."""
 
     def readline(self) -> Awaitable[_T_co]:
-        """Return the next line, or an empty one at the end of the stream."""
+        """Return the next line, or an empty line at the end of the stream."""
         ...
 
 

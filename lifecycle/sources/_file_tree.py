@@ -80,7 +80,7 @@ class Tree:
         self.index = _SnapshotIndex()
         # A virtual directory that contains the roots. The rules do not apply to its entries.
         self._top = self.index.top
-        # The net change of each path since the last `take_changes`.
+        # The net change to each path since the last call to `take_changes`.
         self._changes: dict[str, Change] = {}
         self._new_directories: set[str] = set()
         # Directories known to be unwatchable. We search for them only when one of them makes a watch fail.
@@ -118,7 +118,7 @@ class Tree:
                 self._look(directory, name, modified=hinted.get(os.path.realpath(directory.prefix + name), False))
 
     def take_changes(self) -> Mapping[str, Change]:
-        """Return the net change of each path since the last call."""
+        """Return the net change to each path since the last call."""
         changes, self._changes = self._changes, {}
         return changes
 
@@ -152,7 +152,7 @@ class Tree:
         return WatchSet(frozenset(deep), frozenset(flat), frozenset(whole), frozenset(entries))
 
     def find_unwatchable(self) -> None:
-        """Find the directories that cannot be watched, including ignored ones, so that `watch_set` can avoid them."""
+        """Find the directories that cannot be watched, even ignored directories, so that `watch_set` can avoid them."""
         self._unwatchable = _unwatchable_below(_outermost(self.index), self.index.unfollowed_links())
 
     # -- comparison with the disk -------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class Tree:
         return False
 
     def _record_file(self, directory: _DirectorySnapshot, name: str, fingerprint: int, *, modified: bool) -> None:
-        """Record an existing file. If its fingerprint is ambiguous, ``modified`` decides whether it has changed."""
+        """Record an existing file. If its fingerprint is ambiguous, ``modified`` determines whether it has changed."""
         known = directory.files.get(name)
         if known is None:
             self._note(directory.prefix + name, "added")
@@ -327,7 +327,7 @@ def _without_links(hints: Iterable[tuple[str, bool]]) -> dict[str, bool]:
 
 
 class _DirectorySnapshot:
-    """The last known state of a directory, with the fingerprints of its files."""
+    """The last known state of a directory, including the fingerprints of its files."""
 
     __slots__ = (
         "directories",
@@ -524,7 +524,7 @@ class WatchSet:
     #: Directories to watch recursively (``deep``) and without their subdirectories (``flat``).
     deep: frozenset[str]
     flat: frozenset[str]
-    #: The flat directories in which every entry matters. In the others, only ``entries`` matter.
+    #: The flat directories where every entry is relevant. In all others, only ``entries`` are relevant.
     whole: frozenset[str]
     #: The entries that determine where the watched paths lead, except those inside ``deep`` directories.
     entries: frozenset[str]
@@ -564,7 +564,7 @@ def may_read(directory: str) -> bool:
 
 
 def _unwatchable_below(directories: Iterable[str], but: Container[str]) -> set[str]:
-    """Return the directories at or below ``directories`` that we may not read, or whose names are not UTF-8.
+    """Return the directories at or below ``directories`` that we are not allowed to read, or whose names are not UTF-8.
 
     Links are followed in the same way as by `awatch`. Paths in ``but`` are left out.
 

@@ -224,14 +224,13 @@ class _WatchedChanges:
         self._tree = tree
         self._step = step
         self._watch: _Watch | None = None
-        # The directories to read again: sets of real paths, each with the time at which it is due, in no particular
-        # order.
+        # The directories to read again: sets of real paths, each with the time when it is due, in no particular order.
         self._due: list[tuple[float, set[str]]] = []
         # The number of hints since the last full comparison was scheduled.
         self._hints = 0
         # True if the watches have been opened again and have not reported anything yet.
         self._unproven = False
-        # The earliest time at which the watches may be opened again because of a name that is not UTF-8.
+        # The earliest time when the watches may be reopened because of a name that is not UTF-8.
         self._next_open = 0.0
 
     async def open(self) -> None:
@@ -309,9 +308,9 @@ class _WatchedChanges:
         await self.open()
 
     async def _reopen(self) -> None:
-        """Open the watches again after a report with a name that is not UTF-8, and compare all files.
+        """Reopen the watches after a report with a name that is not UTF-8, and compare all files.
 
-        If such names keep appearing, this happens only once per second, or less often if it takes long.
+        If such names keep appearing, this happens at most once per second, and less often if it is slow.
         """
         now = asyncio.get_running_loop().time
         await self.close()
@@ -349,7 +348,7 @@ class _WatchedChanges:
 
 
 class _WatchBroken(OSError):
-    """Raised if the watches have ended or are incomplete. Open new ones, and compare all files."""
+    """Raised if the watches have ended or are incomplete. The remedy is to open new watches and compare all files."""
 
 
 class _NameNotText(_WatchBroken):

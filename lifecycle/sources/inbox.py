@@ -1,7 +1,7 @@
 """A webhook source's inbox, which stores requests on disk until they are handled, so that none are lost in a crash.
 
 `InboxDelivery` delivers the messages in the file to the handlers, and stores the results. Messages that this process
-has accepted itself are delivered from memory, after those that were already in the file. The process reads the file
+has accepted are delivered from memory, after the messages that were already in the file. The process reads the file
 when it takes over the inbox, when a failed message is due again, and periodically, to find changes made by other
 processes.
 """
@@ -54,7 +54,7 @@ _PAUSE = 1.0
 #: The time limit, in seconds, for writing the last results during a shutdown.
 _LAST_WRITES = 4.0
 
-#: Seconds for which handled messages are collected so that they can be written together. Nothing waits for this.
+#: How long, in seconds, handled messages are collected so that they can be written together. Nothing waits for this.
 _GATHER = 0.02
 
 

@@ -1,7 +1,7 @@
 """`InputSource`: reads lines from stdin, or any other file, as commands.
 
 It reads any kind of file without blocking the event loop: a terminal, pipe, socket, file on disk, or object in memory.
-This takes some care. ``O_NONBLOCK`` belongs to the open file description, which for a terminal is shared with the shell
+This takes some care. ``O_NONBLOCK`` belongs to the open file description. For a terminal, this is shared with the shell
 and other programs, so we never set it on a descriptor that we were passed. epoll rejects files on disk. A thread
 blocked in a read prevents the process from exiting, unless it is a daemon thread and does not hold the lock of a Python
 file object.
@@ -61,7 +61,7 @@ class InputSource:
 
     If the input is not a terminal, each line is read after the previous one has been handled. If the source is
     cancelled, it still emits the lines that have arrived, up to one that ends the program. If the input is a terminal,
-    lines do not wait for each other, and lines that have not been read when the source is cancelled are dropped.
+    lines do not wait for each other, and unread lines are dropped when the source is cancelled.
 
     A line can be up to 1,048,576 bytes long. A longer line is discarded, and an error is logged. Bytes that are not
     UTF-8 are replaced.

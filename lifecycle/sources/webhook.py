@@ -163,7 +163,7 @@ class WebhookSource:
                 await self._leave_inbox()
 
     async def run(self, emit: Emit) -> None:
-        """Send events until closed or cancelled. Enter the source first if the caller has not."""
+        """Send events until closed or cancelled. If the caller has not entered the source, enter it first."""
         if self._server is None:
             async with self:
                 await self.run(emit)

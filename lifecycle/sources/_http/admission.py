@@ -56,7 +56,7 @@ class Admission:
         """Check the path, method and rate of a request, and return its path.
 
         Raises:
-            Refused with status 404, 405 or 429.
+            Refused: with status 404, 405 or 429.
         """
         settings = self._settings
         path = decoded(request.raw_path.partition("?")[0])

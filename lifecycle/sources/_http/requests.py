@@ -84,7 +84,7 @@ class WebhookServer:
         return await self._listener.listen(host, port, context)
 
     def open(self, emit: Emit) -> None:
-        """Start emitting events with ``emit``, including those of earlier requests."""
+        """Start emitting events with ``emit``, including the events of earlier requests."""
         self._emit = emit
         self._opened.set()
 
@@ -284,7 +284,7 @@ class _InFlight:
 
     @contextmanager
     def following(self) -> Generator[None]:
-        """Run a block in which the current task waits for its handler instead of for space.
+        """Run a block during which the current task is waiting for its handler rather than for space.
 
         Raises:
             Refused: with 504 if `give_up` cancelled the task. We don't use 503, because the sender would then repeat

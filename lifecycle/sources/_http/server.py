@@ -32,10 +32,10 @@ __all__ = ["Listener", "Refused", "json_response", "problem"]
 
 _log = logging.getLogger("lifecycle.sources")
 
-#: Seconds that a connection has to send its last response when the server closes.
+#: How long, in seconds, a connection has to send its last response when the server closes.
 _LAST_ANSWERS = 0.5
 
-#: Seconds that connected clients have to send a request when another process takes over the socket.
+#: How long, in seconds, connected clients have to send a request when another process takes over the socket.
 _LAST_REQUESTS = 1.0
 
 #: The maximum number of clients waiting to be accepted. The system may allow fewer.
@@ -119,7 +119,7 @@ class Listener:
     async def hand_over(self) -> None:
         """Release an inherited socket for its next owner. Connected clients get a moment to send a request.
 
-        A socket that this process opened itself stays in use, because no other process would accept its clients.
+        A socket that this process opened stays in use, because no other process would accept its clients.
         """
         if not self.inherited or self._acceptor is None:
             return

@@ -47,7 +47,7 @@ _SLACK_TIME = "X-Slack-Request-Timestamp"
 #: The maximum number of characters in an id. Longer text is not accepted as an id.
 _LONGEST_ID = 255
 
-#: Seconds since the epoch. More digits make no sense, and Python refuses to parse thousands of them.
+#: Seconds since the epoch. Longer numbers are never valid, and Python refuses to parse thousands of digits.
 _SECONDS = re.compile(r"[0-9]{1,15}")
 
 _TOKEN = "X-Gitlab-Token"  # noqa: S105  # the name of a header
