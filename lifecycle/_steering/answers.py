@@ -6,13 +6,14 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from lifecycle.control.deliveries import current
+from lifecycle.errors import Dropped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lifecycle.control import Delivery
 
-__all__ = ["Answer", "current_answer", "reply", "say"]
+__all__ = ["Answer", "current_answer", "refused", "reply", "say"]
 
 #: The maximum length of an answer in characters. The rest is cut off.
 _LONGEST = 100_000
@@ -53,3 +54,9 @@ def reply(text: str, otherwise: Callable[[str], object] = say) -> None:
     answer = current_answer.get()
     # Events caused by the command inherit its context, but must not reply to its caller.
     (otherwise if answer is None or answer.delivery is not current.get() else answer.add)(text)
+
+
+def refused(text: str) -> Dropped:
+    """Reply with the reason for a refusal. The program has not failed, so the event counts as dropped."""
+    reply(text)
+    return Dropped(text)

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
-from lifecycle._steering.answers import reply
+from lifecycle._steering.answers import refused, reply
 from lifecycle._steering.tasks import find_task, where
 from lifecycle._text import listed, plural
 from lifecycle.control import Command, Router
 from lifecycle.control.commands import Commands, lifecycle_commands
-from lifecycle.errors import Dropped, NotHandled, RouteConflict, RouteNotFound
+from lifecycle.errors import NotHandled, RouteConflict, RouteNotFound
 from lifecycle.events import CommandEvent, Event, ShutdownEvent, SuspendEvent, TerminateEvent, Topical
 from lifecycle.workers.model import FINAL, UNSTARTED
 
@@ -215,13 +215,13 @@ class BuiltInCommands(Commands):
         try:
             return _find(name, list(_restartables(self._lifetime.components())))
         except LookupError as error:
-            raise _refused(str(error)) from None
+            raise refused(str(error)) from None
 
     def _child(self, event: CommandEvent, usage: str) -> _Restartable:
         """Return the supervisor's child that is named in a command."""
         found = self._worker(event, usage)
         if found.supervisor is None:
-            raise _refused(f"{found.path!r} is not a supervisor's child; it can only be restarted")
+            raise refused(f"{found.path!r} is not a supervisor's child; it can only be restarted")
         return found
 
     def _hold(self, event: CommandEvent) -> None:
@@ -237,7 +237,7 @@ class BuiltInCommands(Commands):
     def _routers_with(self, source: str) -> list[Router]:
         found = [each for each in routers_of(self._lifetime) if any(info.name == source for info in each.sources())]
         if not found:
-            raise _refused(f"no source is called {source!r}; available: {', '.join(self._source_names()) or 'none'}")
+            raise refused(f"no source is called {source!r}; available: {', '.join(self._source_names()) or 'none'}")
         return found
 
     # -- completions -----------------------------------------------------------------------------------------------
@@ -278,9 +278,9 @@ async def _cancel(event: CommandEvent) -> None:
     try:
         task = find_task(_argument(event, "cancel TASK"))
     except LookupError as error:
-        raise _refused(str(error)) from None
+        raise refused(str(error)) from None
     if task is asyncio.current_task():
-        raise _refused("this task is executing the command")
+        raise refused("this task is executing the command")
     named = f"the task {task.get_name()!r}, which was waiting at {where(task)}"
     task.cancel("lifecycle ctl cancel")
     await asyncio.wait({task}, timeout=_CANCEL_TIMEOUT)
@@ -300,19 +300,13 @@ def _event_of(args: tuple[str, ...]) -> Topical:
 
 
 def _refuse_emit(event: CommandEvent) -> None:
-    raise _refused(f"emit {' '.join(event.args)}: use a topic, and data as JSON in single quotes: emit a/b '[1, 2]'")
+    raise refused(f"emit {' '.join(event.args)}: use a topic, and data as JSON in single quotes: emit a/b '[1, 2]'")
 
 
 def _argument(event: CommandEvent, usage: str) -> str:
     if len(event.args) != 1:
-        raise _refused(f"usage: {usage}")
+        raise refused(f"usage: {usage}")
     return event.args[0]
-
-
-def _refused(text: str) -> Dropped:
-    """Reply with the reason for rejecting a command. The event is dropped, because the program has not failed."""
-    reply(text)
-    return Dropped(text)
 
 
 #: The states in which a worker can be started with `start`.

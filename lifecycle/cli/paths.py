@@ -180,6 +180,10 @@ class PathRules:
         self._git = tuple(map(GitIgnore, bases)) if settings.gitignore else ()
         self._listed = _ignore_lists([absolute(file, here) for file in settings.ignore_file], here, bases)
 
+    def ignore(self, *descriptors: int) -> None:
+        """Ignore changes to the files behind these descriptors."""
+        self._outputs |= own_output(*descriptors)
+
     @property
     def files(self) -> tuple[Path, ...]:
         """The absolute paths of the watched directories, and of watched files outside these directories."""

@@ -647,3 +647,102 @@ def ctl(runtime: Path, *words: str) -> subprocess.Popen[bytes]:
     """Run `lifecycle ctl` on the only program that has its socket in ``runtime``."""
     command = [sys.executable, "-m", "lifecycle", "ctl", *words]
     return subprocess.Popen(command, env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)})
+
+
+class TestScale:
+    def test_copies_are_added_and_removed_while_the_others_continue(
+        self, up: Callable[..., Running], tmp_path: Path
+    ) -> None:
+        program = up(
+            f"web: echo port $PORT; {LIVES}\nworker: {LIVES}\n", "--log-dir", "log", XDG_RUNTIME_DIR=str(tmp_path)
+        )
+        for _ in range(2):
+            program.until("| up")
+        assert answered(tmp_path, "scale", "web=3,worker=0") == (0, "web: web, web.2, web.3\nworker: no copy\n")
+        for name, port in (("web.2", 5001), ("web.3", 5002)):
+            program.until(f"{name}  | port {port}\n")
+            program.until(f"{name}  | up")
+            assert (tmp_path / "here" / "log" / f"{name}.log").read_text().startswith(f"port {port}\n")
+        assert answered(tmp_path, "scale", "web=1") == (0, "web: web\n")
+        text = program.stop()
+        assert text.index("stopping web.3") < text.index("stopping web.2")
+        summary = text[text.rindex("stopping") :]
+        assert re.search(r"web  stopped", summary)
+        assert "web.2" not in summary
+        assert "worker" not in summary
+        wait_gone(pids(text))
+
+    def test_scaled_process_stops_after_its_dependents_and_restarts_with_its_files(
+        self, tables: Callable[..., Running], here: Path, tmp_path: Path
+    ) -> None:
+        (here / "source").touch()
+        program = tables(
+            f"""
+            [up]
+            db = {{ command = "{LIVES}", watch = ["source"] }}
+            web = {{ command = "{LIVES}", after = ["db"] }}
+            """,
+            XDG_RUNTIME_DIR=str(tmp_path),
+        )
+        program.until("web    | up")
+        assert answered(tmp_path, "scale", "db=2")[0] == 0
+        program.until("db.2   | up")
+        (here / "source").write_text("new")
+        for _ in range(2):
+            program.until("restart 1)")
+        text = program.stop()
+        assert text.rindex("stopping web") < text.rindex("stopping db.2")
+
+    def test_up_continues_without_copies_and_reports_copies_that_cannot_start(
+        self, tables: Callable[..., Running], tmp_path: Path
+    ) -> None:
+        program = tables(
+            """
+            [up.web]
+            command = "mkdir only || exit 3; echo listening; exec sleep 600"
+            ready = "line:listening"
+            """,
+            XDG_RUNTIME_DIR=str(tmp_path),
+        )
+        program.until("ready: web")
+        status, text = answered(tmp_path, "scale", "web=2")
+        assert (status, "web.2 was not added" in text, "status 3" in text) == (1, True, True)
+        assert answered(tmp_path, "scale", "web=0") == (0, "web: no copy\n")
+        assert answered(tmp_path, "status")[0] == 0
+        program.stop()
+
+    @pytest.mark.parametrize(
+        ("word", "answer"),
+        [
+            ("wbe=2", "no process 'wbe' runs here; did you mean web?"),
+            ("web=-1", "scale web=-1: use NAME=N, such as web=2,worker=3"),
+            ("web", "scale web: use NAME=N, such as web=2,worker=3"),
+            ("", "scale: use NAME=N, such as web=2"),
+        ],
+    )
+    def test_wrong_number_or_name_is_answered(
+        self, up: Callable[..., Running], tmp_path: Path, word: str, answer: str
+    ) -> None:
+        program = up(f"web: {LIVES}\n", XDG_RUNTIME_DIR=str(tmp_path))
+        program.until("| up")
+        status, text = answered(tmp_path, "scale", *filter(None, [word]))
+        assert (status, answer in text) == (1, True), text
+        assert answered(tmp_path, "scale", "web=1") == (0, "web: web\n")
+        program.stop()
+
+    def test_completions_contain_one_copy_more_and_one_fewer(self, up: Callable[..., Running], tmp_path: Path) -> None:
+        program = up(f"web: {LIVES}\n", XDG_RUNTIME_DIR=str(tmp_path))
+        program.until("| up")
+        command = [sys.executable, "-m", "lifecycle", "--candidates", "ctl", "scale", "w"]
+        env = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+        found = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=LIMIT)
+        assert found.stdout == "web=0\nweb=2\n"
+        program.stop()
+
+
+def answered(runtime: Path, *words: str) -> tuple[int, str]:
+    """Return the exit status of `lifecycle ctl`, and the answer or the error."""
+    command = [sys.executable, "-m", "lifecycle", "ctl", *words]
+    env = {**os.environ, "XDG_RUNTIME_DIR": str(runtime), "NO_COLOR": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=LIMIT)
+    return done.returncode, done.stdout if done.returncode == 0 else done.stdout + done.stderr

@@ -221,6 +221,11 @@ COMMANDS: Final = {
         "actions.stop",
         (_argument("name", "stop only the worker with this name or path", nargs="?"), _TIMEOUT, _JSON),
     ),
+    "scale": _built_in(
+        "change the number of copies of a process of lifecycle up",
+        _argument("name", "run N copies of the process NAME", metavar="NAME=N", nargs="?"),
+        example="web=3",
+    ),
     "terminate": _Command("suspend the program to save its state, then stop it", "actions.stop", (_TIMEOUT, _JSON)),
     "cancel": _built_in(
         "cancel an asyncio task", _argument("name", "cancel the task with this name or ID", nargs="?"), example="poll"
@@ -231,7 +236,7 @@ COMMANDS: Final = {
 #: The commands in the order shown by --help.
 _GROUPS: Final = {
     "look": ("ps", "status", "routes", "explain", "diagram", "tasks", "stacks", "logs", "commands"),
-    "control": ("suspend", "resume", "reload", "start", "restart", "stop", "terminate", "cancel", "attach"),
+    "control": ("suspend", "resume", "reload", "start", "restart", "stop", "scale", "terminate", "cancel", "attach"),
     "events": ("tail", "trace", "emit", "hold", "release"),
 }
 

@@ -38,11 +38,11 @@ class Restarts(Protocol):
     """An object that restarts processes."""
 
     def restart(self, names: Iterable[str]) -> None:
-        """Restart these processes."""
+        """Restart all copies of these processes."""
         ...
 
     def is_alive(self, name: str) -> bool:
-        """Return whether the process is running or starting."""
+        """Return whether a copy of the process is running or starting."""
         ...
 
 
@@ -72,6 +72,11 @@ class Changes:
         """Add a file source and its handlers to ``router``."""
         router.also("file/*", self._begin_check, busy="drop")
         handle_changes(router, self._files, self.paths, wait=WAIT, wanted=lambda _, path: self._counts(path))
+
+    def ignore(self, *logs: int) -> None:
+        """Ignore changes to the files behind these descriptors."""
+        for watch in self._watches:
+            watch.rules.ignore(*logs)
 
     def learn(self) -> AsyncGenerator[int]:
         """Read the watched files, so that touched but unchanged files can be recognised. Yields after each batch."""

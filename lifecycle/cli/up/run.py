@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lifecycle import hooks
+from lifecycle._steering.answers import refused, reply
 from lifecycle.backoff import Backoff
-from lifecycle.cli.files import permissions_checked
+from lifecycle.cli.files import did_you_mean, permissions_checked
 from lifecycle.cli.logs import logging_to
-from lifecycle.cli.output import DONE, FAILED, UsageError, write
+from lifecycle.cli.output import DONE, FAILED, CliError, UsageError, write
 from lifecycle.cli.up.changes import Changes
 from lifecycle.cli.up.processes import environment, find_file, read_file
 from lifecycle.cli.up.screen import Outcome, Screen, StatusPrinter, exit_status, plan, summary
-from lifecycle.cli.up.selection import selected
+from lifecycle.cli.up.selection import counts, selected
 from lifecycle.cli.up.starts import OrderedWorker, Starts
 from lifecycle.cli.watch.session import learning
 from lifecycle.control import Router
-from lifecycle.errors import SourceFailed, WorkerFailed
+from lifecycle.errors import InvalidTransition, SourceFailed, WorkerFailed
 from lifecycle.workers import ProcessWorker, Spec, Supervisor
 from lifecycle.workers.model import FINAL, Status
 
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from lifecycle.cli.up.processes import Process
-    from lifecycle.cli.up.selection import UpSettings
-    from lifecycle.events import StatusEvent
+    from lifecycle.cli.up.selection import Formation, UpSettings
+    from lifecycle.events import CommandEvent, StatusEvent
     from lifecycle.workers import WorkerState
 
 __all__ = ["up"]
@@ -53,7 +54,8 @@ def up(settings: UpSettings) -> int:
     with permissions_checked():
         file = find_file(Path.cwd()) if settings.file is None else Path.cwd() / settings.file
         env_files = _env_files(settings.env_file, file)
-        processes = selected(read_file(file, *env_files), settings, file)
+        formation = selected(read_file(file, *env_files), settings, file)
+    processes = formation.copies
     if settings.dry_run:
         write(sys.stdout, plan(processes, {each.name: environment(each, *env_files) for each in processes}))
         return DONE
@@ -66,7 +68,7 @@ def up(settings: UpSettings) -> int:
     )
     with screen, logging_to(screen.console):
         with permissions_checked():
-            program = _Program(processes, file.parent, env_files, screen)
+            program = _Program(formation, file.parent, env_files, screen)
         screen.console.info(f"{file.name}: {', '.join(each.name for each in processes)}")
         return program.run()
 
@@ -82,10 +84,10 @@ def _env_files(given: Sequence[Path], file: Path) -> tuple[Path, ...]:
 class _Program:
     """One run of `lifecycle up`, with its supervisor, starts and output."""
 
-    def __init__(
-        self, processes: Sequence[Process], directory: Path, env_files: Sequence[Path], screen: Screen
-    ) -> None:
-        self._processes = processes
+    def __init__(self, formation: Formation, directory: Path, env_files: Sequence[Path], screen: Screen) -> None:
+        self._formation = formation
+        processes = formation.copies
+        self._processes = {each.name: each for each in processes}
         self._directory = directory
         self._env_files = env_files
         self._screen = screen
@@ -96,7 +98,9 @@ class _Program:
             stop_order="parallel",
         )
         self._starts = Starts(processes, self._supervisor, screen.console, self._end_if_over)
-        self._changes = Changes(processes, self._environment, self._starts, screen.console, logs=screen.logs)
+        self._changes = Changes(formation.processes, self._environment, self._starts, screen.console, logs=screen.logs)
+        # The names of processes that `lifecycle ctl` has scaled to 0. They can be started again.
+        self._emptied: set[str] = set()
         self._outcomes: list[Outcome] = []
 
     def run(self) -> int:
@@ -105,12 +109,12 @@ class _Program:
         from lifecycle.runtime import run
 
         control = OptionalControlSocket(program_name("up", self._directory), self._screen.console)
-        router = self._file_router()
-        limit = sum(each.stop_timeout + _MARGIN for each in self._processes)
+        # Copies of a process stop at the same time.
+        limit = sum(each.stop_timeout + _MARGIN for each in self._formation.processes)
         hooks.forced_exit.connect(self._kill)
         try:
             # Shutdown hooks can use a fifth of the time.
-            run(control, *([router] if router else []), self._main, exit_timeout=max(25.0, limit * 1.25))
+            run(control, self._router(), self._main, exit_timeout=max(25.0, limit * 1.25))
         except SourceFailed as error:
             self._screen.console.error(str(error))
             return FAILED
@@ -119,14 +123,14 @@ class _Program:
         self._summarise()
         return exit_status(self._outcomes)
 
-    def _file_router(self) -> Router | None:
-        """Return a router that restarts processes when their files change, or None if no process watches files."""
-        if not self._changes.paths:
-            return None
+    def _router(self) -> Router:
+        """Return a router for the command `scale`, and for changes to files if a process watches files."""
         router = Router("up")
-        self._changes.add_to(router)
-        # Without a terminal, SIGHUP stops `lifecycle up`, as it does without a router.
-        router.handle("lifecycle/reload", lambda _: _shut_down())
+        router.command("scale", self._scale, help="Change the number of copies: NAME=N.", complete=self._scalings)
+        # Otherwise, a program with a router ignores SIGHUP if there is no terminal.
+        router.handle("signal/hangup", lambda _: _shut_down())
+        if self._changes.paths:
+            self._changes.add_to(router)
         return router
 
     async def _main(self) -> None:
@@ -135,9 +139,9 @@ class _Program:
             await self._live()
 
     async def _live(self) -> None:
-        for process in self._processes:
+        for name in self._processes:
             # The supervisor would start its children one by one, so `Starts` starts them in parallel instead.
-            await self._supervisor.stop_child(process.name)
+            await self._supervisor.stop_child(name)
         printing = asyncio.create_task(self._print_events(self._supervisor.watch()), name="status printer")
         try:
             with suppress(WorkerFailed):
@@ -148,7 +152,7 @@ class _Program:
             await self._starts.close()
             await self._supervisor.stop()
             await printing
-            self._outcomes = [await self._outcome(each.name) for each in self._processes]
+            self._outcomes = [await self._outcome(name) for name in self._processes]
 
     async def _print_events(self, events: AsyncIterator[StatusEvent]) -> None:
         printer = StatusPrinter(self._processes, self._screen.console, self._starts)
@@ -160,11 +164,11 @@ class _Program:
 
     def _end_if_over(self) -> None:
         """Stop if no process is running or waiting to start."""
-        if not self._starts.active and all(map(self._has_ended, self._supervisor.workers(), self._processes)):
+        if not self._starts.active and not self._emptied and all(map(self._has_ended, self._supervisor.workers())):
             self._supervisor.ask_to_stop()
 
-    @staticmethod
-    def _has_ended(state: WorkerState, process: Process) -> bool:
+    def _has_ended(self, state: WorkerState) -> bool:
+        process = self._processes[state.name]
         # A manually stopped process can be started again.
         if state.status not in FINAL or state.status is Status.STOPPED or process.watch:
             return False
@@ -191,6 +195,72 @@ class _Program:
                 worker = self._supervisor[state.name]
                 assert isinstance(worker, ProcessWorker), "what its spec makes"
                 worker.send_signal(signal.SIGKILL, group=True)
+
+    # -- copies ---------------------------------------------------------------------------------------------------
+
+    def _scalings(self, _: str) -> list[str]:
+        """Return the completions of `scale`: one copy fewer, and one more."""
+        numbers = self._formation.numbers().items()
+        return [f"{name}={each}" for name, number in numbers for each in (number - 1, number + 1) if each >= 0]
+
+    async def _scale(self, event: CommandEvent) -> None:
+        """Change the number of copies of processes."""
+        given = self._read_counts(event.args)
+        for name, number in given.items():
+            (self._emptied.discard if number else self._emptied.add)(name)
+            while self._formation.numbers()[name] != number:
+                await (self._add_copy if self._formation.numbers()[name] < number else self._remove_copy)(name)
+        for name in given:
+            copies = [each for each in self._processes if each.partition(".")[0] == name]
+            reply(f"{name}: {', '.join(copies) or 'no copy'}")
+
+    def _read_counts(self, words: Sequence[str]) -> dict[str, int]:
+        known = self._formation.numbers()
+        if not words:
+            raise refused("scale: use NAME=N, such as " + " or ".join(f"{name}=2" for name in known))
+        try:
+            given = dict(pair for word in words for pair in counts(word))
+        except ValueError as error:
+            raise refused(f"scale {' '.join(words)}: {error}") from None
+        for name in given:
+            if name not in known:
+                raise refused(f"no process {name!r} runs here; {did_you_mean(name, known)}")
+        return given
+
+    async def _add_copy(self, name: str) -> None:
+        """Add a copy of the process ``name``, and wait until it has started."""
+        before = self._formation.numbers()[name]
+        self._formation.scale(name, before + 1)
+        [process] = (each for each in self._formation.copies if each.name not in self._processes)
+        if waits := self._starts.awaited(process):
+            self._formation.scale(name, before)
+            raise refused(f"{process.name} cannot start yet: it waits for {', '.join(waits)}")
+        try:
+            self._screen.add(process.name)
+            self._changes.ignore(*self._screen.logs)
+            spec = self._spec(process)
+            self._use_copies()
+            await self._supervisor.add(spec)
+        except (CliError, InvalidTransition, WorkerFailed) as error:
+            self._formation.scale(name, before)
+            self._use_copies()
+            raise refused(f"{process.name} was not added: {error}") from None
+
+    async def _remove_copy(self, name: str) -> None:
+        """Stop the last copy of the process ``name``."""
+        before = self._formation.copies
+        self._formation.scale(name, self._formation.numbers()[name] - 1)
+        [last] = {each.name for each in before} - {each.name for each in self._formation.copies}
+        self._starts.use(self._formation.copies)
+        await self._supervisor.remove(last)
+        self._use_copies()
+
+    def _use_copies(self) -> None:
+        """Let the other components use the processes of the formation."""
+        # The printer has the same dict.
+        self._processes.clear()
+        self._processes.update({each.name: each for each in self._formation.copies})
+        self._starts.use(self._formation.copies)
 
     # -- the supervisor's children --------------------------------------------------------------------------------
 

@@ -75,12 +75,9 @@ class Screen:
         log_format: LogFormat | None = None,
         timestamps: bool = False,
     ) -> None:
-        width = max(map(len, (*names, _OURSELVES)))
-        colour = has_colour(sys.stdout)
-        self._prefixes = {
-            name: paint(f"{name:<{width}} |", code) if colour else f"{name:<{width}} |"
-            for name, code in zip(names, cycle(_COLOURS), strict=False)
-        }
+        self._width = width = max(map(len, (*names, _OURSELVES)))
+        self._colours = cycle(_COLOURS) if has_colour(sys.stdout) else None
+        self._prefixes = {name: self._prefix(name) for name in names}
         #: The console for our own messages.
         self.console: Final = replace(console_for(log_format, prefix=f"{_OURSELVES:<{width}} |"), timestamps=timestamps)
         self._timestamps = timestamps
@@ -100,19 +97,28 @@ class Screen:
         Raises:
             UsageError: if a log file cannot be opened.
         """
-        if self._log_dir is not None:
-            try:
-                self._log_dir.mkdir(parents=True, exist_ok=True)
-                self._logs = {name: self._open(self._log_dir / f"{name}.log") for name in self._prefixes}
-            except OSError as error:
-                self._files.close()
-                raise UsageError(f"--log-dir {self._log_dir}: {error.filename}: {error.strerror}") from None
+        try:
+            for name in self._prefixes:
+                self._open_log(name)
+        except UsageError:
+            self._files.close()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._files.close()
+
+    def add(self, name: str) -> None:
+        """Add a process, unless its name is known.
+
+        Raises:
+            UsageError: if its log file cannot be opened.
+        """
+        if name not in self._prefixes:
+            self._open_log(name)
+            self._prefixes[name] = self._prefix(name)
 
     def output(self, name: str) -> Output:
         """Return a function that prints output lines from the process ``name``."""
@@ -146,9 +152,20 @@ class Screen:
                 self._failed.add(name)
                 self.console.error(f"{log.name}: {error.strerror}; log lines of {name} are lost (reported once)")
 
-    def _open(self, file: Path) -> BinaryIO:
-        # Unbuffered, so that text from a failed write is not written again later.
-        return self._files.enter_context(file.open("ab", buffering=0))
+    def _prefix(self, name: str) -> str:
+        text = f"{name:<{self._width}} |"
+        return text if self._colours is None else paint(text, next(self._colours))
+
+    def _open_log(self, name: str) -> None:
+        if self._log_dir is None:
+            return
+        try:
+            self._log_dir.mkdir(parents=True, exist_ok=True)
+            # Unbuffered, so that the text of a failed write is not written again later.
+            log = (self._log_dir / f"{name}.log").open("ab", buffering=0)
+        except OSError as error:
+            raise UsageError(f"--log-dir {self._log_dir}: {error.filename}: {error.strerror}") from None
+        self._logs[name] = self._files.enter_context(log)
 
 
 def _prefixed(prefix: str, line: str) -> str:
@@ -160,8 +177,8 @@ def _prefixed(prefix: str, line: str) -> str:
 class StatusPrinter:
     """Prints when ``processes`` start and exit, and which dependents in ``starts`` are affected."""
 
-    def __init__(self, processes: Sequence[Process], console: Console, starts: Starts) -> None:
-        self._processes = {each.name: each for each in processes}
+    def __init__(self, processes: Mapping[str, Process], console: Console, starts: Starts) -> None:
+        self._processes = processes
         self._console = console
         self._starts = starts
 
@@ -203,8 +220,9 @@ class StatusPrinter:
         if old == Status.STOPPING:
             self._console.warning(text)
         elif old == Status.STARTING:
-            # A failed start stops everything only if it was the process's first start and will not be retried.
-            stop = not state.restarts and process.first_start == "fail"
+            # A failed start stops everything only if it was the first one and is not retried.
+            first = not state.restarts and not self._starts.was_added(process.name)
+            stop = first and process.first_start == "fail"
             self._console.error(text + self._others(stop=stop))
             if stop:
                 self._print_blocked(process, state)

@@ -17,11 +17,18 @@ if TYPE_CHECKING:
 
     from lifecycle.cli.up.processes import Process
 
-__all__ = ["OPTIONS", "UpSettings", "selected", "up_settings"]
+__all__ = ["OPTIONS", "Formation", "UpSettings", "counts", "selected", "up_settings"]
+
+#: In place of a name, it selects all processes without a number of their own.
+_ALL: Final = "all"
 
 
-def _counts(text: str) -> tuple[tuple[str, int], ...]:
-    """Parse one or more ``NAME=N`` pairs, separated by commas."""
+def counts(text: str) -> tuple[tuple[str, int], ...]:
+    """Parse one or more ``NAME=N`` pairs, separated by commas.
+
+    Raises:
+        ValueError: for anything else.
+    """
     found: list[tuple[str, int]] = []
     for part in text.split(","):
         name, _, number = part.partition("=")
@@ -49,7 +56,18 @@ class UpSettings:
         aliases=("-f",),
     )
     concurrency: tuple[tuple[str, int], ...] = option(
-        "NAME=N", "run this many copies of NAME, called NAME.1, NAME.2 and so on", _counts, many=True, aliases=("-c",)
+        "NAME=N",
+        "run this many copies of NAME, called NAME.1, NAME.2 and so on; all=N sets the number for the others",
+        counts,
+        many=True,
+        aliases=("-c",),
+    )
+    formation: tuple[tuple[str, int], ...] = option(
+        "NAME=N",
+        "as --concurrency, but run no other processes, unless there is all=N",
+        counts,
+        many=True,
+        aliases=("-m",),
     )
     env_file: tuple[Path, ...] = option(
         "FILE", "read variables from this file instead of .env", _files, many=True, aliases=("-e",)
@@ -78,8 +96,39 @@ def up_settings(typed: Mapping[str, Any]) -> UpSettings:
     return UpSettings(**given)
 
 
-def selected(processes: Sequence[Process], settings: UpSettings, file: Path) -> tuple[Process, ...]:
-    """Return the processes to run, in order.
+class Formation:
+    """The processes that run, and how many copies of each. ``numbers`` contains the number for each name.
+
+    Copies have consecutive ports. With ``first_port``, it is the port of the first line of a Procfile.
+    """
+
+    def __init__(self, processes: Sequence[Process], numbers: Mapping[str, int], first_port: int | None = None) -> None:
+        #: The processes in order, each once.
+        self.processes: Final = tuple(processes)
+        self._first_port = first_port
+        self._copies: dict[str, list[Process]] = {each.name: self._new(each, numbers[each.name]) for each in processes}
+
+    @property
+    def copies(self) -> tuple[Process, ...]:
+        """All copies in order. Each depends on all copies of the processes that it depends on."""
+        return tuple(_connected(copy, self._copies) for each in self._copies.values() for copy in each)
+
+    def numbers(self) -> dict[str, int]:
+        """Return the number of copies for each name."""
+        return {name: len(copies) for name, copies in self._copies.items()}
+
+    def scale(self, name: str, number: int) -> None:
+        """Change the number of copies. Copies that remain keep their names, even if only one of several remains."""
+        [process] = (each for each in self.processes if each.name == name)
+        kept = self._copies[name][:number]
+        self._copies[name] = [*kept, *self._new(process, number)[len(kept) :]]
+
+    def _new(self, process: Process, number: int) -> list[Process]:
+        return [_with_port(each, self._first_port) for each in _copies(process, number)]
+
+
+def selected(processes: Sequence[Process], settings: UpSettings, file: Path) -> Formation:
+    """Return the processes to run.
 
     By default, all enabled processes are selected. If names are given, those processes and their enabled dependencies
     are selected. Processes do not wait for processes that are not selected.
@@ -87,14 +136,16 @@ def selected(processes: Sequence[Process], settings: UpSettings, file: Path) -> 
     Raises:
         UsageError: for an unknown name, or if nothing is selected.
     """
-    counts = dict(settings.concurrency)
-    _check_names([*settings.names, *counts], processes, file)
+    given = {_ALL: 0 if settings.formation else 1, **dict(settings.concurrency), **dict(settings.formation)}
+    _check_names([*settings.names, *(name for name in given if name != _ALL)], processes, file)
     wanted = _wanted(processes, settings)
-    copies = {each.name: _copies(each, counts.get(each.name, 1)) for each in processes if each.name in wanted}
-    found = tuple(_connected(copy, copies) for each in copies.values() for copy in each)
-    if not found:
+    if settings.port is not None and all(each.port is None for each in processes):
+        raise UsageError(f"-p {settings.port} has no effect on tables; set env = {{ PORT = {settings.port} }} in one")
+    numbers = {each.name: given.get(each.name, given[_ALL]) for each in processes}
+    found = Formation([each for each in processes if each.name in wanted], numbers, settings.port)
+    if not found.copies:
         raise UsageError(f"nothing to run: all processes in {file} are disabled or have 0 copies; name one to run it")
-    return found if settings.port is None else _with_ports(found, settings.port)
+    return found
 
 
 def _check_names(names: Iterable[str], processes: Sequence[Process], file: Path) -> None:
@@ -137,10 +188,7 @@ def _connected(process: Process, copies: Mapping[str, Sequence[Process]]) -> Pro
     )
 
 
-def _with_ports(processes: Sequence[Process], first: int) -> tuple[Process, ...]:
-    if all(each.port is None for each in processes):
-        raise UsageError(f"-p {first} has no effect on tables; set env = {{ PORT = {first} }} in one of them")
-    return tuple(
-        each if each.port is None else replace(each, env={**each.env, "PORT": port_of(str(first), each.port)})
-        for each in processes
-    )
+def _with_port(process: Process, first: int | None) -> Process:
+    if first is None or process.port is None:
+        return process
+    return replace(process, env={**process.env, "PORT": port_of(str(first), process.port)})

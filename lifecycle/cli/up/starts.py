@@ -41,6 +41,8 @@ class Starts:
         self._supervisor = supervisor
         self._console = console
         self._on_settled = on_settled
+        # Names of processes that were added later.
+        self._added: set[str] = set()
         self._ancestors = {each.name: self._ancestors_of(each) for each in processes}
         # Names of processes that are due to start, are starting, have started at least once, are up (ready, or a job
         # that has succeeded), and are healthy.
@@ -62,8 +64,8 @@ class Starts:
         self.advance()
 
     def restart(self, names: Iterable[str]) -> None:
-        """Restart these processes, cancelling any start in progress."""
-        for name in names:
+        """Restart all copies of these processes, cancelling any start in progress."""
+        for name in [copy for each in names for copy in self._copies(each)]:
             self._due.add(name)
             self._up.discard(name)
             if (start := self._starting.pop(name, None)) is not None:
@@ -71,8 +73,34 @@ class Starts:
         self.advance()
 
     def is_alive(self, name: str) -> bool:
-        """Return whether the process is running or starting."""
-        return self._state(name).status in (Status.STARTING, *AT_WORK)
+        """Return whether a copy of the process is running or starting."""
+        copies = [each for each in self._copies(name) if each in self._supervisor]
+        return any(self._state(each).status in (Status.STARTING, *AT_WORK) for each in copies)
+
+    def _copies(self, name: str) -> list[str]:
+        return [each for each in self._processes if each.partition(".")[0] == name]
+
+    def use(self, processes: Sequence[Process]) -> None:
+        """Replace the processes. The caller starts those that are new, and stops those that are missing."""
+        now = {each.name: each for each in processes}
+        added = now.keys() - self._processes.keys()
+        self._added |= added
+        self._started |= added
+        for name in self._processes.keys() - now.keys():
+            for names in (self._added, self._due, self._started, self._up, self._healthy):
+                names.discard(name)
+            if (start := self._starting.pop(name, None)) is not None:
+                start.cancel()
+        self._processes = now
+        self._ancestors = {each.name: self._ancestors_of(each) for each in processes}
+
+    def awaited(self, process: Process) -> list[str]:
+        """Return the processes that a new copy of ``process`` has to wait for."""
+        return [name for name, need in self._needs(process).items() if not self._fulfils(name, need)]
+
+    def was_added(self, name: str) -> bool:
+        """Return whether the process was added after the start. If such a process fails to start, others continue."""
+        return name in self._added
 
     def stops_all(self, process: Process, state: WorkerState) -> bool:
         """Return whether everything stops because ``process`` has exited with ``state``."""
@@ -124,6 +152,8 @@ class Starts:
 
     def _fulfils(self, name: str, need: Need) -> bool:
         """Return whether the process ``name`` currently meets a condition."""
+        if name not in self._supervisor:  # about to be added
+            return False
         match need:
             case "up":
                 return name in self._up
@@ -226,8 +256,12 @@ class Starts:
         return next(each for each in self._supervisor.workers() if each.name == name)
 
     def _needs(self, process: Process) -> dict[str, Need]:
-        """Return the direct dependencies among the selected processes, each with the condition it must meet."""
-        return {name: need for name, need in process.needs.items() if name in self._processes}
+        """Return the direct dependencies among the selected processes, each with the condition it must meet.
+
+        Nothing waits for a process that was added later.
+        """
+        known = self._processes.keys() - self._added
+        return {name: need for name, need in process.needs.items() if name in known}
 
     def dependents(self, name: str) -> list[str]:
         """Return the processes that depend directly on ``name``."""

@@ -10,7 +10,7 @@ import pytest
 from lifecycle.cli import main
 from lifecycle.cli.app import parse
 from lifecycle.cli.output import UsageError
-from lifecycle.cli.up.processes import Process, environment, parse_procfile, read_file
+from lifecycle.cli.up.processes import Process, environment, in_order, parse_procfile, read_file
 from lifecycle.cli.up.selection import selected, up_settings
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def processes(tmp_path: Path) -> tuple[Process, ...]:
 
 
 def select(processes: Sequence[Process], *words: str) -> tuple[Process, ...]:
-    return selected(processes, up_settings(vars(parse(["up", *words]))), FILE)
+    return selected(processes, up_settings(vars(parse(["up", *words]))), FILE).copies
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_copies_have_ports_in_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["-c", "zzz=1"], "no process 'zzz'; known: api, cache, db, mail, web"),
         (["web=3"], "'web=3' is not the name of a process; to run several copies, use -c web=3"),
         (["-c", "mail=0", "mail"], "nothing to run: all processes in .* are disabled or have 0 copies"),
-        (["-p", "80"], "-p 80 has no effect on tables; set env = { PORT = 80 } in one of them"),
+        (["-p", "80"], "-p 80 has no effect on tables; set env = { PORT = 80 } in one"),
     ],
 )
 def test_wrong_selection_is_refused(processes: Sequence[Process], words: list[str], message: str) -> None:
@@ -104,3 +104,41 @@ def test_wrong_number_of_copies_is_refused(capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit):
         parse(["up", "-c", "web"])
     assert "'web': use NAME=N, such as web=2,worker=3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["-c", "all=0,web=2"], ["web.1", "web.2"]),
+        (["-c", "all=2", "-c", "api=1,db=0,mail=0"], ["api", "web.1", "web.2"]),
+        (["-m", "web=2"], ["web.1", "web.2"]),
+        (["-m", "web=2,all=1"], ["api", "db", "mail", "web.1", "web.2"]),
+        (["-m", "mail=1", "-m", "web=1"], ["mail", "web"]),
+    ],
+)
+def test_all_sets_the_number_of_the_other_processes(
+    processes: Sequence[Process], words: list[str], names: list[str]
+) -> None:
+    assert sorted(each.name for each in select(processes, *words)) == names
+
+
+def test_scaled_processes_keep_the_names_and_ports_of_copies_that_remain() -> None:
+    settings = up_settings(vars(parse(["up", "-c", "worker=0", "-p", "8000"])))
+    formation = selected(in_order(parse_procfile("web: x\nworker: x", FILE), FILE), settings, FILE)
+    formation.scale("web", 3)
+    formation.scale("worker", 2)
+    assert [(each.name, each.env["PORT"]) for each in formation.copies] == [
+        *(("web", "8000"), ("web.2", "8001"), ("web.3", "8002")),
+        *(("worker.1", "8100"), ("worker.2", "8101")),
+    ]
+    formation.scale("worker", 1)
+    formation.scale("web", 0)
+    assert [each.name for each in formation.copies] == ["worker.1"]
+    assert formation.numbers() == {"web": 0, "worker": 1}
+
+
+def test_dependents_follow_the_copies_of_a_scaled_process(processes: Sequence[Process]) -> None:
+    formation = selected(processes, up_settings(vars(parse(["up"]))), FILE)
+    formation.scale("api", 2)
+    [web] = (each for each in formation.copies if each.name == "web")
+    assert web.needs == {"api": "up", "api.2": "up"}
