@@ -295,8 +295,7 @@ def chosen(kind: type[_E], value: str, name: str) -> _E:
         raise ValueError(f"{name} must be one of {known}, got {value!r}") from None
 
 
-# -- what happens after a child has ended
-# ----------------------------------------------------------------------------------------
+# -- what happens after a child has ended ------------------------------------------------------------------------------
 
 #: Exceptions that a child can raise to control its supervisor.
 CONTROL_EXCEPTIONS: Final = (DoNotRestart, StopTree, SystemExit, KeyboardInterrupt)

@@ -1,12 +1,12 @@
 """A pool of worker processes that serve calls.
 
-Workers keep loaded data between calls. A call can stream its results, and can be cancelled or killed. If a process
-dies, only its own calls fail. A `Pool` is a worker, and so is each of its processes.
+Workers keep loaded data in memory between calls. A call can stream its results, and can be cancelled or killed. If a
+process dies, only the calls running in it fail. Both a `Pool` and each of its processes are workers.
 
 This is what happens during a call:
 
 1. `Pool.call` creates a `CallSpec`, and `CallDispatcher.call` turns it into a `PendingCall`.
-2. `PendingCall.begin` gets a worker with a free slot from `Scheduler.take`, or waits in the queue of the `Scheduler`.
+2. `PendingCall.begin` gets a worker with a free slot from `Scheduler.take`, or waits in the scheduler's queue.
 3. `Connection.call` encodes the call and writes it to the worker's pipe. ``child/runtime.py`` executes the call there.
 4. `Connection._receive` reads the response and sets the result. `WorkerManager.give_back_slot` starts the next call.
 5. If the worker dies, the connection fails its calls, and `WorkerManager` starts a replacement.

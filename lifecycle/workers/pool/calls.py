@@ -1,8 +1,8 @@
-"""A call to a pool, from the request until the function has stopped running.
+"""Calls to a pool, from the request until the function has stopped running.
 
-A call waits for a slot, is sent to the worker as soon as it gets one, and gives the slot back as soon as the response
-arrives. Neither step waits for another task, so the caller can be cancelled at any time. To cancel a call, the pool
-first sends a cancel request to the worker. If the call does not stop within the grace period, the pool kills the
+A call waits for a slot, is sent to the worker as soon as it gets one, and releases the slot as soon as the response
+arrives. None of these steps depends on another task, so the caller can be cancelled at any time. To cancel a call, the
+pool first sends a cancel request to the worker. If the call does not stop within the grace period, the pool kills the
 worker.
 """
 
@@ -37,7 +37,7 @@ _LAST = 1000
 
 
 class CallDispatcher:
-    """All calls to a running pool, along with the state they share.
+    """The entry point for calls to a running pool, along with the state that they share.
 
     Args:
         pool: The sender of hooks.
@@ -50,12 +50,12 @@ class CallDispatcher:
         self.manager: Final = WorkerManager(pool, settings)
         self.scheduler: Final = self.manager.scheduler
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        #: How error messages describe where a call without a worker is.
+        #: How error messages describe a call that has no worker yet.
         self.queued: str = f"queued in {pool.name!r}"
         self._count = 0
         self._waits: deque[float] = deque(maxlen=_LAST)
         self._runs: deque[float] = deque(maxlen=_LAST)
-        # For each session, a future for the latest call whose arguments are still being encoded.
+        # For each session, a future for the latest call whose arguments are being encoded.
         self._encoding: Final[dict[str | None, asyncio.Future[None]]] = {}
 
     async def call(self, spec: CallSpec, *, idempotent: bool = False) -> Any:
@@ -73,7 +73,7 @@ class CallDispatcher:
             lost = error
             reason, worker = call.worker.end_cause or "exited", call.worker.id
             hooks.pool_recovered.announce(self.pool, action="retry", member=worker, reason=reason, error=error)
-        # The deadline stays the same, but the waiting time of the second run must not include the first run.
+        # The deadline stays the same, but the second run's waiting time must not include the first run.
         spec.began = self.loop.time()
         try:
             return await PendingCall(self, spec).outcome()
@@ -82,14 +82,15 @@ class CallDispatcher:
                 error.__cause__ = lost
             raise
         finally:
-            # The traceback of ``lost`` refers to this frame, and this reference cycle would keep the arguments alive.
+            # Break the reference cycle between this frame and the traceback of ``lost``, which would keep the arguments
+            # alive.
             del lost
 
     def prepare(self, spec: CallSpec) -> bool:
-        """Prepare the payload of ``spec``. Return True if it can be sent without encoding it in a thread.
+        """Prepare the payload of ``spec``. Return True if it need not be encoded in a thread.
 
-        This is possible if the arguments are small and no earlier call in the session is waiting. Plain arguments need
-        no separate encoding, so they are used as the payload directly.
+        A thread is not needed if the arguments are small and no earlier call in the session is still being encoded.
+        Plain arguments are used as the payload directly, without separate encoding.
         """
         args, kwargs = spec.args, spec.kwargs
         if spec.session in self._encoding:
@@ -102,14 +103,14 @@ class CallDispatcher:
         return size_of(args) + size_of(kwargs.values()) < LARGE
 
     async def encode(self, spec: CallSpec) -> None:
-        """Encode large arguments in a thread, because encoding them here would block the loop.
+        """Encode large arguments in a thread, so that they don't block the loop.
 
         This method returns once all earlier calls in the session have been sent or queued. To preserve the order, the
-        caller must then send or queue this call without awaiting anything in between.
+        caller must then send or queue this call before awaiting anything else.
 
         Raises:
             TypeError, ValueError: if the arguments cannot be sent.
-            TimeoutError: if the deadline passes in the meantime.
+            TimeoutError: if the deadline passes while the arguments are being encoded.
         """
         encode = self.settings.codec.encode_payload_in_thread
         limit = asyncio.timeout_at(None if spec.until == math.inf else spec.until)
@@ -133,7 +134,7 @@ class CallDispatcher:
             if before is None or before.done():
                 self._encoded(session, made)
             else:
-                # This call was abandoned, but later calls must still wait for earlier ones.
+                # Although this call was abandoned, later calls must still wait for earlier ones.
                 before.add_done_callback(lambda _: self._encoded(session, made))
 
     def _encoded(self, session: str | None, made: asyncio.Future[None]) -> None:
@@ -142,7 +143,7 @@ class CallDispatcher:
             del self._encoding[session]
 
     async def acquire(self, spec: CallSpec) -> Permit:
-        """Take a slot that several calls can use. Wait for it in order of arrival, up to the deadline of ``spec``."""
+        """Take a slot for several calls. If none is free, wait in order of arrival, until the deadline of ``spec``."""
         worker = self.scheduler.take(spec.session)
         if worker is None:
             worker = await self._wait_for_slot(spec)
@@ -164,7 +165,7 @@ class CallDispatcher:
         try:
             return await future
         except asyncio.CancelledError:
-            # The permit may have received a slot in the same loop iteration in which the task was cancelled.
+            # A slot may have been assigned in the same loop iteration in which the task was cancelled.
             if future.done() and not future.cancelled() and future.exception() is None:
                 self.manager.give_back_slot(future.result(), spec.session)
             raise
@@ -176,7 +177,7 @@ class CallDispatcher:
     # -- statistics -------------------------------------------------------------------------------------------------
 
     def count(self, waited: float, ran: float) -> None:
-        """Record a finished call, and how many seconds it waited and ran."""
+        """Record a finished call, with its waiting and running times in seconds."""
         self._count += 1
         self._waits.append(waited)
         self._runs.append(ran)
@@ -210,12 +211,12 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
 
 
 class PendingCall:
-    """One call. `outcome` runs it and waits for the result. A stream uses `begin`, `translate` and `close`.
+    """A single call. `outcome` runs it and waits for the result. Streams use `begin`, `translate` and `close` instead.
 
     Args:
         dispatcher: The call's dispatcher.
         spec: The requested call.
-        permit: The slot to use. By default, the call takes its own.
+        permit: The slot to use. By default, the call takes a slot of its own.
         window: For a stream, the maximum number of unacknowledged values.
     """
 
@@ -244,7 +245,7 @@ class PendingCall:
         self.worker: PoolWorker | None = None
         #: The call on the worker's connection, or None if the call is still waiting.
         self.wire: WireCall | None = None
-        #: The W3C traceparent that is sent with the call. A receiver of ``call_started`` may change it.
+        #: The W3C traceparent to send with the call. Receivers of ``call_started`` can change it.
         self.traceparent: str = current_span.get()
         self._dispatcher = dispatcher
         self._permit = permit
@@ -274,7 +275,7 @@ class PendingCall:
         return result
 
     def begin(self) -> None:
-        """Send the call if a slot is free. Otherwise, queue it.
+        """Send the call if a slot is free; otherwise, queue it.
 
         Raises:
             TypeError, ValueError: if the arguments cannot be sent. In that case, nothing has been sent.
@@ -300,7 +301,7 @@ class PendingCall:
             raise
         except ConnectionClosed:
             assert self.worker is not None, "the call had a connection"
-            # Read the reason before waiting, because a deadline that passes in the meantime must not hide the lost
+            # Read the reason before waiting. If the deadline passes during the wait, we still want to report the lost
             # worker.
             timed_out = self._reason == "timeout"
             end = await self.worker.wait()
@@ -320,7 +321,7 @@ class PendingCall:
         return result
 
     def cancel(self, reason: Reason) -> asyncio.Future[None]:
-        """Stop the call, killing its worker if necessary. The returned future completes once the call has stopped."""
+        """Stop the call, killing its worker if necessary. Return a future that completes once the call has stopped."""
         assert self.wire is not None, "the call was sent"
         if self._stopped is None:
             self._reason = reason
@@ -330,7 +331,7 @@ class PendingCall:
         return self._stopped
 
     def close(self, error: BaseException | None) -> None:
-        """Record and announce the outcome of the call."""
+        """Record and announce the call's outcome."""
         if self._timer is not None:
             self._timer.cancel()
         self._announce(error)
@@ -398,7 +399,7 @@ class PendingCall:
             )
 
     def _on_end(self) -> None:
-        """Give the slot back once the call has stopped running."""
+        """Release the slot once the call has stopped running."""
         assert self.worker is not None, "the call was sent"
         self._ended = self._dispatcher.loop.time()
         if not self.worker.connection.closed:
@@ -409,9 +410,9 @@ class PendingCall:
             self._permit.end_call()
 
     async def _caller_cancelled(self) -> None:
-        """Stop the call after its caller was cancelled, and return once the call is no longer running."""
+        """Stop the call after its caller was cancelled, and wait until it is no longer running."""
         if self._future.done() and not self._future.cancelled():
-            # Mark the exception as retrieved, to avoid a warning.
+            # Mark the exception as retrieved to avoid a warning.
             self._future.exception()
         if self.wire is None:
             self._leave_queue()
@@ -427,7 +428,7 @@ class PendingCall:
         return self.spec.timed_out(self._dispatcher.queued if worker is None else f"running on {worker.id!r}")
 
     def _kill_unless(self, stopped: asyncio.Future[None]) -> None:
-        """Dump the worker's stacks and kill it if ``stopped`` is not done within the grace period."""
+        """Kill the worker if ``stopped`` is not done within the grace period. Halfway through, dump its stacks."""
         assert self.worker is not None, "the call was sent"
         loop, grace = self._dispatcher.loop, self._dispatcher.settings.process.grace
         timers = [loop.call_later(grace / 2, self.worker.dump_stacks), loop.call_later(grace, self._kill)]
@@ -464,7 +465,7 @@ class PendingCall:
 
 
 class Permit:
-    """A slot for several calls. It is given back once the permit is closed and its last call has finished."""
+    """A slot for several calls. It is released once the permit is closed and its last call has finished."""
 
     __slots__ = ("_closed", "_manager", "_running", "_session", "worker")
 
@@ -482,17 +483,17 @@ class Permit:
             self._release()
 
     def begin_call(self) -> None:
-        """Count a call that uses the slot.
+        """Record that a call starts using the slot.
 
         Raises:
-            PoolClosed: if the permit is closed. Its slot may already belong to a different call.
+            PoolClosed: if the permit is closed, in which case a different call may already be using the slot.
         """
         if self._closed:
             raise PoolClosed(f"this lease of {self.worker.id!r} has ended; use it within 'async with pool.lease()'")
         self._running += 1
 
     def end_call(self) -> None:
-        """Record that a call using the slot has finished."""
+        """Record that a call has finished using the slot."""
         self._running -= 1
         self._release()
 

@@ -1,4 +1,4 @@
-"""The parent's side of a worker process, which exchanges calls and results with the worker as frames over pipes.
+"""The parent's connection to a worker process. Calls and results are exchanged as frames over pipes.
 
 ``docs/reference/pool-protocol.md`` defines the frames.
 """
@@ -54,27 +54,30 @@ class Pong:
 
 
 class ConnectionClosed(Exception):
-    """Raised when the worker has closed its output or, with a `ProtocolError` as the cause, violated the protocol."""
+    """Raised when the worker closed its output or violated the protocol.
+
+    After a violation, ``__cause__`` is the `ProtocolError`.
+    """
 
 
 class CallCancelled(Exception):
-    """Raised when the worker has confirmed that a cancelled call has stopped, so it can accept calls again."""
+    """Raised when the worker confirms that a cancelled call has stopped. It can accept calls again."""
 
 
 # -- calls -----------------------------------------------------------------------------------------------------------
 
 
 class WireCall:
-    """A call that has been sent to a worker. It ends when the response frame arrives.
+    """A call that has been sent to a worker. It is over when the response frame arrives.
 
     Args:
         number: The ID of the call.
         until: The deadline in loop time.
-        window: The maximum number of unacknowledged chunks, or 0 for a call with one result.
+        window: The maximum number of unacknowledged chunks, or 0 if the call has a single result.
         send: A function that sends a frame.
         codec: The codec for payloads.
         future: The future that receives the outcome. By default, a new future is created.
-        on_end: A function to call right after the outcome is set, when the call is no longer running.
+        on_end: A function to call right after the outcome has been set.
     """
 
     __slots__ = (
@@ -107,22 +110,23 @@ class WireCall:
     ) -> None:
         self.number: int = number
         self.until: float = until
-        #: Completes with the result (None for a stream), or with `RemoteError`, `CallCancelled` or `ConnectionClosed`.
+        #: A future for the result (None for a stream). Its errors are `RemoteError`, `CallCancelled` and
+        #: `ConnectionClosed`.
         self.future: asyncio.Future[Any] = future or asyncio.get_running_loop().create_future()
-        #: True if cancellation was requested.
+        #: True once cancellation has been requested.
         self.cancelled: bool = False
         self._on_end = on_end
         self._send = send
         self._codec = codec
         self._window = window
         self._chunks: deque[Any] = deque()
-        # How many chunks have been consumed without sending credits for them yet.
+        # How many chunks have been consumed since credits were last sent.
         self._consumed = 0
         # How many more chunks the worker may send.
         self._granted = window
         self._more: asyncio.Future[None] | None = None
-        # True once the response has arrived. We cannot tell from the future, because cancelling a waiter also cancels
-        # the future.
+        # True once the response has arrived. The future does not tell us, because it is cancelled along with its
+        # waiter.
         self._ended = False
         # Completes once a cancelled call is no longer running.
         self._stopped: asyncio.Future[None] | None = None
@@ -133,7 +137,7 @@ class WireCall:
         return self._window > 0
 
     def cancel(self, reason: str) -> asyncio.Future[None]:
-        """Request cancellation. The returned future completes once the worker has confirmed it or sent the result."""
+        """Request cancellation. Return a future that completes once the worker has confirmed it or sent a result."""
         if self._stopped is None:
             self._stopped = asyncio.get_running_loop().create_future()
             if self._ended:
@@ -149,9 +153,9 @@ class WireCall:
 
         Raises:
             StopAsyncIteration: after the last chunk.
-            RemoteError, CallCancelled, ConnectionClosed: if the call ended with this error. All earlier chunks are
+            RemoteError, CallCancelled, ConnectionClosed: if the call failed with this error. All earlier chunks are
                 returned first.
-            RemoteError: if a chunk cannot be decoded. The generator keeps running.
+            RemoteError: if a chunk cannot be decoded. In this case, the generator keeps running.
         """
         while not self._chunks:
             if self.future.done():
@@ -163,7 +167,7 @@ class WireCall:
             finally:
                 self._more = None
         self._consumed += 1
-        # Grant half a window at a time, which takes few frames while the credits still arrive before the worker needs
+        # Grant half a window at a time. This way, we send few frames, yet credits arrive before the worker runs out of
         # them.
         if self._consumed * 2 >= self._window and not self.future.done():
             self._send(["credit", self.number, self._consumed])
@@ -188,7 +192,7 @@ class WireCall:
             self._wake()
 
     def set_result(self, value: Any) -> None:
-        """Decode and set the result."""
+        """Decode the result and set it on the future."""
         if _is_large(value):
             self._end()
             asyncio.ensure_future(self._decode_in_thread(value)).add_done_callback(self._set_decoded)
@@ -236,7 +240,7 @@ class WireCall:
 
 
 def _is_large(value: Any) -> bool:
-    """Return True if ``value`` is an encoded payload that is large enough to be decoded in a thread."""
+    """Return True if ``value`` is an encoded payload large enough to be decoded in a thread."""
     return type(value) is bytes and len(value) >= LARGE
 
 
@@ -244,7 +248,7 @@ def _decoded(decode: Callable[[Any], Any], value: Any) -> Any:
     """Return ``decode(value)``.
 
     Raises:
-        RemoteError: for any exception. This includes SystemExit, because a decoded value must not end this program.
+        RemoteError: for any exception, including SystemExit, because decoding a value must not end this program.
     """
     try:
         return decode(value)
@@ -255,7 +259,7 @@ def _decoded(decode: Callable[[Any], Any], value: Any) -> Any:
 
 
 def fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    """Set ``error`` on ``future`` unless it is done. Python does not warn if this error is never retrieved."""
+    """Set ``error`` on ``future`` unless it is done. Prevent Python's warning about unretrieved errors."""
     if not future.done():
         future.set_exception(error)
         future.exception()
@@ -271,7 +275,7 @@ class Connection:
         name: The worker's name.
         settings: The pool's settings.
         on_protocol_error: A function to call once if the worker violates the protocol.
-        on_close: A function to call once when the connection stops accepting calls, before ``on_protocol_error``.
+        on_close: A function to call once, before ``on_protocol_error``, when the connection stops accepting calls.
 
     Raises:
         TypeError, ValueError: if the codec cannot encode the arguments for the target.
@@ -299,7 +303,7 @@ class Connection:
         self._ping_count = 0
         self._greeted = False
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Why the connection no longer accepts calls. None while it does.
+        # Why the connection no longer accepts calls, or None if it still does.
         self._closed: ConnectionClosed | None = None
         self._handlers: dict[str, Callable[..., None]] = {
             "hello": self._on_hello,
@@ -325,9 +329,9 @@ class Connection:
         """Wait until the worker accepts calls.
 
         Raises:
-            RemoteError: if the worker could not import or create the target.
+            RemoteError: if the worker could not import or construct the target.
             ProtocolError: if the worker violates the protocol, or uses a different version of it.
-            ConnectionClosed: if the worker ended.
+            ConnectionClosed: if the worker exited.
         """
         await asyncio.shield(self._ready)
 
@@ -370,7 +374,7 @@ class Connection:
         """Send a ping, and return a future for the `Pong`.
 
         The worker responds even during a call, unless the call blocks the interpreter. The future fails with
-        `ConnectionClosed` if the worker ends.
+        `ConnectionClosed` if the worker exits.
         """
         future: asyncio.Future[Pong] = asyncio.get_running_loop().create_future()
         if self._closed is not None:
@@ -393,10 +397,10 @@ class Connection:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def _receive(self, data: bytes) -> None:
-        """Process data from the worker's stdout. Empty ``data`` means end of file.
+        """Process ``data`` from the worker's stdout. Empty data means end of file.
 
-        If another process keeps the pipe open, the end of file is reported when `ProcessWorker` closes the pipes after
-        the worker has exited. This way, every call gets an outcome.
+        If another process keeps the pipe open after the worker has exited, `ProcessWorker` closes the pipe, which also
+        reports the end of file. This ensures that every call gets an outcome.
         """
         if self._closed is not None:
             return
@@ -455,7 +459,7 @@ class Connection:
             return
         call = self._find(number)
         del self._calls[number]
-        # A worker that exits on request also cancels any running calls that the parent has not cancelled.
+        # When asked to exit, a worker cancels its running calls even though the parent has not cancelled them.
         confirmed = cancelled and call.cancelled
         call.finish(error=CallCancelled() if confirmed else RemoteError(kind, message, traceback))
 
@@ -467,7 +471,7 @@ class Connection:
             future.set_result(Pong(busy_id, busy_seconds, rss))
 
     def _remove(self, number: int, *, stream: bool) -> WireCall:
-        """Remove the call ``number`` before its outcome is set, and return it."""
+        """Remove the call ``number``, whose outcome is about to be set, and return it."""
         call = self._find(number)
         if call.streams is not stream:
             what = "ended as a stream, but is not one" if stream else "returned a result, but is a stream"
@@ -486,15 +490,15 @@ class Connection:
 
 
 class WorkerPipes(Pipes):
-    """Pipes for the stdin, stdout and stderr of a worker that runs in its own session.
+    """The stdin, stdout and stderr pipes of a worker that runs in its own session.
 
-    Writing never waits. Data that the pipe does not accept is buffered; the number of calls limits the size of the
-    buffer. Reading never stops. Streams need credits to send data, so a pong never has to wait behind chunks.
+    Writing never blocks. Data that does not fit into the pipe is buffered. The number of calls limits the size of the
+    buffer. Reading never pauses. Streams need credits to send chunks, so chunks cannot hold up a pong.
 
     Args:
         name: The worker's name. Its stderr is logged to ``lifecycle.workers.<name>``.
         codec: The codec's name, which is passed to the worker in its environment.
-        receive: A function to call with data from stdout, and with b"" once stdout has ended.
+        receive: A function to call with data from stdout, and with b"" at the end of stdout.
         removed: Environment variables that the worker does not inherit.
     """
 
@@ -527,7 +531,7 @@ class WorkerPipes(Pipes):
         super().close()
 
     def write(self, data: bytes) -> None:
-        """Write ``data``. Data is dropped before the start and after `end`."""
+        """Write ``data``. Before the process has started and after `end`, data is dropped."""
         if self._writer is not None:
             self._writer.write(data)
 
@@ -538,19 +542,19 @@ class WorkerPipes(Pipes):
 
 
 class _PipeWriter:
-    """A non-blocking writer that owns its descriptor. It writes data in order, and drops data if there is no reader."""
+    """A non-blocking writer that owns its descriptor. If the reader is gone, data is dropped."""
 
     def __init__(self, fd: int) -> None:
         # None once the descriptor has been closed.
         self._fd: int | None = fd
         self._loop = asyncio.get_running_loop()
-        # Data that the pipe has not accepted yet, oldest first. The loop watches the pipe until this is empty.
+        # Data that has not been written yet, oldest first. The loop watches the pipe until this is empty.
         self._buffer: deque[bytes | memoryview] = deque()
         self._ending = False
         os.set_blocking(fd, False)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write ``data``. Data is dropped after `end` and `close`."""
+        """Write ``data``. After `end` or `close`, data is dropped."""
         if self._fd is None or self._ending:
             return
         if not self._buffer:
@@ -591,11 +595,11 @@ class _PipeWriter:
 
     @staticmethod
     def _try_write(fd: int, data: bytes | memoryview) -> int:
-        """Write as many bytes as the pipe accepts, and return how many that was."""
+        """Write as many bytes as the pipe accepts, and return their number."""
         try:
             return os.write(fd, data)
         except BlockingIOError:
             return 0
         except OSError:
-            # The worker no longer reads its input, but we must still read its output.
+            # Although the worker no longer reads its input, we must keep reading its output.
             return len(data)

@@ -1,7 +1,7 @@
 """Manages a pool's workers: starts, checks, recycles, replaces and stops them.
 
-Each worker has a single task for its entire life. Everything else is done by plain functions that react to events,
-without polling.
+Each worker has one task, which runs as long as the worker exists. Everything else is done by plain functions that react
+to events instead of polling.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _log = logging.getLogger("lifecycle.workers")
 
 #: The maximum number of workers to start at the same time.
 _STARTS: Final = 2 * (os.cpu_count() or 2)
-#: An unhealthy worker is checked less often by this factor: every 5 s instead of every 2 s.
+#: The factor by which the time between health checks increases while a worker is unhealthy, from 2 s to 5 s by default.
 _UNHEALTHY_FACTOR: Final = 2.5
 #: How many seconds a worker has to exit after it has closed its streams.
 _EXIT_TIME: Final = 1.0
@@ -56,7 +56,7 @@ class WorkerManager:
     def __init__(self, pool: Any, settings: PoolSettings) -> None:
         self.workers: Final = WorkerSet(settings.size, settings.concurrency)
         self.scheduler: Final = Scheduler(pool, settings, self.workers, on_wait=self._start_missing)
-        #: How many lost workers have been replaced.
+        #: The number of lost workers that have been replaced.
         self.restarts: int = 0
         self._pool = pool
         self._settings = settings
@@ -66,22 +66,22 @@ class WorkerManager:
         self._budget = Budget(settings.name, settings.intensity)
         self._numbers = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
-        # Completes once no more workers will be started.
+        # A future that completes once no more workers will be started.
         self._closed: asyncio.Future[None] = self._loop.create_future()
-        # Returns the error of a failed pool. None if the pool has not failed.
+        # A function that returns the pool's error, or None if the pool has not failed.
         self._failure: Callable[[], PoolFailed] | None = None
-        # True if a worker has ever been ready, or the pool did not need any workers to start.
+        # True if a worker has ever been ready, or the pool was able to start without workers.
         self._has_started = False
         self._kill_timer: asyncio.TimerHandle | None = None
-        # The next check for idle workers. None if no check is scheduled.
+        # The timer for the next check for idle workers, or None if no check is scheduled.
         self._idle_timer: asyncio.TimerHandle | None = None
-        # Notified when a worker becomes ready or ends, and when the pool is closed.
+        # Notified when a worker becomes ready or exits, and when the pool is closed.
         self._changed = Condition()
 
     # -- the pool ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Keep the pool at its size until it is closed. Return once no workers are left.
+        """Maintain the pool's size until it is closed. Return once no workers are left.
 
         Raises:
             PoolFailed: if the pool failed.
@@ -92,7 +92,7 @@ class WorkerManager:
             while self._tasks:
                 await asyncio.wait(self._tasks)
         except asyncio.CancelledError:
-            # The loop is closing, and each worker's task kills its process.
+            # The loop is closing, in which case each worker's task kills its process.
             warn_unstopped(self._pool)
             raise
         finally:
@@ -103,12 +103,12 @@ class WorkerManager:
             raise self._failure()
 
     async def wait_filled(self) -> None:
-        """Wait until the minimum number of workers is ready. Raises PoolClosed or PoolFailed if the pool ends first."""
+        """Wait until the minimum number of workers is ready. If the pool ends first, raise PoolClosed or PoolFailed."""
         await self._wait(lambda: self.workers.ready >= self.workers.low)
         self._has_started = True
 
     async def refresh(self) -> None:
-        """Replace all current workers. Raises PoolClosed or PoolFailed if the pool ends first."""
+        """Replace all current workers. If the pool ends first, raise PoolClosed or PoolFailed."""
         self.workers.generation += 1
         generation = self.workers.generation
         self._start_missing()
@@ -116,7 +116,7 @@ class WorkerManager:
         await self._wait(lambda: all(worker.generation >= generation for worker in self.workers))
 
     async def resize(self, low: int, high: int) -> None:
-        """Change the minimum and maximum size. Raises PoolClosed or PoolFailed if the pool ends first."""
+        """Change the minimum and maximum size. If the pool ends first, raise PoolClosed or PoolFailed."""
         self.workers.low, self.workers.high = low, high
         for worker in self.workers.in_excess():
             self.drain(worker, "shutdown")
@@ -124,7 +124,7 @@ class WorkerManager:
         await self.wait_filled()
 
     def close(self, error: Callable[[], Exception]) -> None:
-        """Stop each worker once its calls have finished. Queued and new calls fail with ``error()``."""
+        """Reject queued and new calls with ``error()``, and stop each worker once its running calls have finished."""
         self.scheduler.refuse(error)
         if not self._closed.done():
             self._closed.set_result(None)
@@ -143,8 +143,7 @@ class WorkerManager:
                 raise self.scheduler.refusal()
             await self._changed.wait()
 
-    # -- the life cycle of a worker
-    # ---------------------------------------------------------------------------------------
+    # -- the life cycle of a worker -----------------------------------------------------------------------------------
 
     def _start_missing(self) -> None:
         size = self.workers.size
@@ -153,7 +152,7 @@ class WorkerManager:
                 self._start()
 
     def _start(self, attempt: int = 0) -> None:
-        """Create a worker. ``attempt`` is how many workers in a row have failed before it."""
+        """Create a worker. ``attempt`` is the number of workers in a row that failed before it."""
         worker = PoolWorker(
             f"{self._settings.name}-{next(self._numbers)}",
             self._settings,
@@ -196,7 +195,7 @@ class WorkerManager:
         self._has_started = True
         recycle = self._settings.recycle
         worker.ready_at = worker.idle_since = self._loop.time()
-        # Round up, so that small limits stay unchanged.
+        # Round up, so that small limits remain unchanged.
         worker.max_calls = math.inf if recycle.calls is None else math.ceil(recycle.calls * _jitter())
         worker.max_rss = math.inf if recycle.rss is None else recycle.rss * _jitter()
         if recycle.age is not None:
@@ -210,7 +209,7 @@ class WorkerManager:
         self._changed.notify_all()
 
     def _status_changed(self, worker: PoolWorker, _old: Status, new: Status) -> None:
-        """Update the pool right after each status change, so that its statistics are always consistent."""
+        """Update the pool immediately after a status change, so that its statistics are always consistent."""
         if new is Status.STOPPING or new in FINAL:
             self.scheduler.remove(worker)
         if new in FINAL:
@@ -225,7 +224,7 @@ class WorkerManager:
     # -- loss and replacement ---------------------------------------------------------------------------------------
 
     def kill(self, worker: PoolWorker, reason: Reason, fault: str, *, counted: bool = False) -> None:
-        """Kill ``worker`` because of ``fault``, and replace it. A ``counted`` loss counts towards the intensity."""
+        """Kill and replace ``worker`` because of ``fault``. If ``counted``, the loss counts towards the intensity."""
         if worker.phase.alive:
             worker.fault = fault
             worker.request_stop(reason, 0)
@@ -253,8 +252,8 @@ class WorkerManager:
         if reason == "init_timeout":
             _log.warning("%s", error)
             if not self._has_started:
-                # Don't retry. If each attempt takes all of `start_timeout`, the intensity might never be exceeded, and
-                # we would keep starting workers forever.
+                # Don't retry. If every attempt takes the full `start_timeout`, the intensity might never be exceeded,
+                # and we would keep starting workers forever.
                 self._announce("remove", worker, reason, error)
                 more = "if loading takes longer, set process=Process(start_timeout=…)"
                 self._give_up(f"{self._settings.name!r} cannot start: {error}; {more}", error)
@@ -268,7 +267,7 @@ class WorkerManager:
                 return
         needed = self.workers.wanted(self.scheduler.queue.anywhere) > self.workers.size
         if needed:
-            # Start the replacement without delay if the lost worker had completed a call or had run long enough.
+            # If the lost worker had completed a call or run for long enough, replace it without delay.
             good = worker.has_answered or self._loop.time() - worker.ready_at >= self._backoff.reset_after
             self._start(0 if good else worker.attempt + 1)
             if worker.attempt and not good:
@@ -302,7 +301,7 @@ class WorkerManager:
         timeout = self._settings.heartbeat.timeout
         began = self._loop.time()
         reply = worker.connection.ping()
-        # Check for a reply after the wait, because it is valid even if this loop was too busy to read it in time.
+        # Accept a reply even after the timeout, because this loop may have been too busy to read it in time.
         await asyncio.wait({reply}, timeout=timeout)
         pong = reply.result() if reply.done() and reply.exception() is None else None
         closed, late = worker.connection.closed, f"no answer within {timeout:g} s"
@@ -310,7 +309,7 @@ class WorkerManager:
         now = self._loop.time()
         hooks.health_checked.announce(self._pool, member=worker.id, result=result, duration=now - began)
         if worker.status is not Status.RUNNING or closed:
-            # The worker has ended, which is handled elsewhere.
+            # The worker has exited, which is handled elsewhere.
             return
         if pong is not None:
             worker.mark_healthy(pong)
@@ -318,7 +317,7 @@ class WorkerManager:
             if worker.end_cause is None:
                 self.scheduler.queue.offer(worker)
         elif now >= worker.connection.busy_until:
-            # Until its deadline has passed, a call may block the interpreter, which delays the reply.
+            # Until its deadline passes, a call is allowed to block the interpreter, which delays the reply.
             self._check_failed(worker, f"{worker.id!r} gave {late}")
 
     def _check_failed(self, worker: PoolWorker, message: str) -> None:
@@ -335,7 +334,7 @@ class WorkerManager:
     # -- drain and recycle --------------------------------------------------------------------------------------------
 
     def drain(self, worker: PoolWorker, reason: Reason) -> None:
-        """Stop giving calls to ``worker``, and stop it after its last call. Replace it if the pool needs to."""
+        """Stop giving calls to ``worker``, and stop it after its last call. Replace it if the pool still needs it."""
         if not worker.phase.alive:
             return
         worker.end_cause = reason
@@ -345,14 +344,14 @@ class WorkerManager:
         self._start_missing()
 
     def call_sent(self, worker: PoolWorker) -> None:
-        """Count a call that has been sent to ``worker``."""
+        """Record that a call has been sent to ``worker``."""
         worker.calls += 1
         self._recycle_if_due(worker)
 
     def give_back_slot(self, worker: PoolWorker, session: str | None) -> None:
-        """Give back a slot taken for ``session``, whether or not its call was sent."""
+        """Release a slot taken for ``session``, whether or not its call was sent."""
         if worker.connection.closed:
-            # The worker has died, even if we don't know how it exited yet. Its slot must not go to another call.
+            # The worker is dead, even if we don't know yet how it exited. Don't give its slot to another call.
             self.scheduler.end_call(session)
             return
         if worker.leases == 1:
@@ -397,12 +396,15 @@ class WorkerManager:
                 self.drain(worker, "idle_timeout")
 
     def _drain_outdated(self, *, replaced: bool = False) -> None:
-        """Drain workers of earlier generations: all of them if no worker is starting, otherwise one if ``replaced``."""
+        """Drain outdated workers.
+
+        While a worker is starting, drain only those that are not ready. If there are none, drain one if ``replaced``.
+        """
         outdated = self.workers.outdated
         if not outdated:
             return
         starting = any(self.workers.stays(worker) and not worker.is_up for worker in self.workers)
-        # Choose workers that are not ready first, and then those with the fewest calls.
+        # Drain workers that are not ready first, followed by those with the fewest calls.
         outdated.sort(key=_is_up_and_busy)
         most = sum(not worker.is_up for worker in outdated) or int(replaced)
         for worker in outdated[:most] if starting else outdated:
@@ -414,7 +416,7 @@ def _is_up_and_busy(worker: PoolWorker) -> tuple[bool, int]:
 
 
 def _jitter() -> float:
-    """Return a random factor between 0.9 and 1, so that workers that started together do not end together."""
+    """Return a random factor between 0.9 and 1, which keeps workers from being recycled at the same time."""
     return 1 - 0.1 * random.random()  # noqa: S311  # not used for secrets
 
 

@@ -44,17 +44,17 @@ _INTENSITY = Intensity(5, 30.0)
 
 
 class Pool(BaseWorker):
-    """A pool of worker processes that serve calls, and keep data in memory between them.
+    """A pool of worker processes that serve calls and keep data in memory between calls.
 
-    Each worker imports ``target`` once. If the target is a class, the worker also creates an instance, with ``init`` as
-    its arguments. A call goes to a free worker, or waits for one. While calls are waiting, the pool starts more
-    workers, up to its maximum size. A running call can be cancelled. If the call does not stop in time, its worker is
-    killed and replaced. If a worker dies, only its own calls fail.
+    Each worker imports ``target`` once. If the target is a class, the worker also creates an instance of it, with
+    ``init`` as the arguments. Each call is sent to a free worker, or waits until one is available. While calls are
+    waiting, the pool starts more workers, up to its maximum size. A running call can be cancelled. If the call does not
+    stop in time, its worker is killed and replaced. If a worker dies, only the calls running in it fail.
 
     The pool itself is a worker: ``async with pool`` starts the minimum number of workers, and stops all workers on
-    exit. A pool can also be a child of a `Supervisor`. A pool that is being stopped rejects new calls, and gives
-    running calls ``process.stop_timeout`` seconds to finish. While the pool is suspended, running calls finish and new
-    ones wait.
+        exit. A pool can also be a child of a `Supervisor`. While it is being stopped, a pool rejects new calls, and
+        running calls have ``process.stop_timeout`` seconds to finish. While it is suspended, running calls finish and
+        new calls wait.
 
     Args:
         name: The pool's name, used in messages and states. Workers are named after the pool.
@@ -62,17 +62,16 @@ class Pool(BaseWorker):
             list.
         size: The minimum and maximum number of workers.
         init: The arguments for the class, or the first message to send to the program.
-        queue: The maximum number of calls that may wait for a worker. Any further calls raise `PoolBusy`.
-        deadline: The default deadline for calls: the number of seconds from when a call is awaited until its result
-            must arrive.
+        queue: The maximum number of calls that can wait for a worker. Further calls raise `PoolBusy`.
+        deadline: The default deadline for calls, in seconds. The time starts when a call is awaited.
         concurrency: The maximum number of simultaneous calls per worker. If this is more than 1, plain functions run in
             threads, and async functions share one event loop.
-        codec: Serialization format. ``"pickle"`` (default for a module) supports every value that Python can pickle,
-            and trusts the workers, which run your code. ``"msgpack"`` (default for a command) and ``"json"`` support
-            numbers, text, lists and dicts (msgpack also bytes). They reject values that they would alter, such as
-            tuples.
+        codec: The serialization format. ``"pickle"`` (default for a module) supports every value that Python can
+            pickle, and trusts the workers, which run your code. ``"msgpack"`` (default for a command) and ``"json"``
+            support numbers, text, lists and dicts (msgpack also bytes). They reject values that they would alter, such
+            as tuples.
         recycle: When to replace workers because of their age, number of calls or memory use.
-        sessions: How calls in a session find the worker that has the session's state.
+        sessions: How the calls in a session find the worker that holds the session's state.
         heartbeat: How to detect unhealthy workers.
         process: How to start and stop worker processes.
         intensity: The maximum number of workers that may be lost within a period. If more are lost, the pool ends as
@@ -84,7 +83,7 @@ class Pool(BaseWorker):
     """
 
     kind: ClassVar[str] = "pool"
-    # The killed workers have one second in total to exit, not one second each.
+    # All killed workers together have one second to exit, rather than one second each.
     _last_wait: ClassVar[float] = 5.0
 
     def __init__(  # noqa: PLR0913  # public API; each option has a default
@@ -121,7 +120,7 @@ class Pool(BaseWorker):
             intensity=intensity,
         )
         self.stop_timeout: float = process.stop_timeout
-        # None until the pool is started.
+        # None until the pool has been started.
         self._dispatcher: CallDispatcher | None = None
 
     def __del__(self) -> None:
@@ -142,30 +141,33 @@ class Pool(BaseWorker):
         idempotent: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Call ``function`` in a worker, and return its result.
+        """Call ``function`` in a worker and return its result.
 
-        If the caller is cancelled, the call in the worker is also cancelled. It then has ``process.grace`` seconds to
-        stop before the worker is killed. The caller does not return until one of these has happened.
+        If the caller is cancelled, the call in the worker is also cancelled. If it does not stop within
+        ``process.grace`` seconds, the worker is killed. The caller waits until the call has stopped or the worker has
+        been killed.
 
         Args:
-            function: The name of one of the target's methods, or of the target function. To call any other function,
+            function: The name of the target function or of a method of the target class. To call any other function,
                 pass ``"module:function"`` or the function itself.
             args: The positional arguments.
-            session: The name of a session. The call goes to the worker that has the session; see `Sessions`.
-            deadline: Seconds to wait for the result. With `math.inf`, a call that hangs can only be ended by cancelling
-                it.
-            idempotent: Whether the call is safe to run twice. If True, it is repeated once if its worker is lost.
+            session: The name of a session. The call is sent to the worker that holds the session; see `Sessions`.
+            deadline: Seconds to wait for the result. With `math.inf`, the only way to end a call that hangs is to
+                cancel it.
+            idempotent: Whether it is safe to run the call twice. If True, the call is repeated once if its worker is
+                lost.
             kwargs: The keyword arguments.
 
         Raises:
             RemoteError: if the function raised an exception.
             WorkerLost: if the worker died during the call.
-            TimeoutError: if the deadline passed. The message includes where the call was at that time.
+            TimeoutError: if the deadline passed. The message states whether the call was queued or running.
             PoolBusy: if too many calls are waiting.
-            SessionLost: if the session's worker has ended or, with ``Sessions(mode="fail")``, is busy.
+            SessionLost: if the session's worker has exited or, with ``Sessions(mode="fail")``, is busy.
             PoolClosed: if the pool is not running.
-            PoolFailed: if the pool has failed. See ``__cause__`` for the reason.
-            TypeError, ValueError: if the arguments cannot be sent, in which case nothing has been sent.
+            PoolFailed: if the pool has failed. ``__cause__`` contains the reason.
+            TypeError, ValueError: if the arguments cannot be encoded or are too large. In that case, nothing has been
+                sent.
         """
         spec = CallSpec(self._settings, function, args, kwargs, session=session, deadline=deadline)
         return await self._running().call(spec, idempotent=idempotent)
@@ -190,8 +192,8 @@ class Pool(BaseWorker):
         """Reserve a worker for several calls: ``async with pool.lease() as worker``, then ``await worker.call(…)``.
 
         Args:
-            session: The name of a session. The worker that has the session is leased.
-            deadline: How many seconds to wait for the worker. Each call has its own deadline.
+            session: The name of a session. The worker that holds the session is leased.
+            deadline: How long to wait for the worker, in seconds. Each call has its own deadline.
         """
         spec = CallSpec(self._settings, "lease", session=session, deadline=deadline)
         return Lease(self._running(), spec)
@@ -206,11 +208,11 @@ class Pool(BaseWorker):
     ) -> AsyncGenerator[Any, None]:
         """Call ``function`` with each of ``rows``, and return an async iterator over the results.
 
-        Rows are read as workers become free. These calls can wait even if the queue is full. The iterator raises the
-        first error and stops. If you might stop iterating early, use `contextlib.aclosing`.
+        Rows are read as workers become free. The calls can wait even if the queue is full. When a call fails, the
+        iterator raises the error and stops. If you might stop iterating early, use `contextlib.aclosing`.
 
         Args:
-            function: The function to call, specified as for `call`.
+            function: The function to call, as for `call`.
             rows: The arguments, with one row per call.
             ordered: Whether to yield results in the order of the rows. If False, they are yielded as they arrive.
             deadline: Seconds per call.
@@ -221,7 +223,7 @@ class Pool(BaseWorker):
     # -- the pool -----------------------------------------------------------------------------------------------------
 
     def members(self) -> tuple[PoolWorker, ...]:
-        """Return the running and starting workers, oldest first."""
+        """Return the workers that are running or starting, oldest first."""
         workers = () if self._dispatcher is None else self._dispatcher.manager.workers
         return tuple(worker for worker in workers if worker.phase.alive)
 
@@ -230,7 +232,7 @@ class Pool(BaseWorker):
         return self._running().stats()
 
     async def refresh(self) -> None:
-        """Replace each worker once its successor is ready. Return once the last replaced worker has ended.
+        """Replace each worker once its successor is ready. Return once all replaced workers have exited.
 
         No calls fail because of this.
 
@@ -255,7 +257,7 @@ class Pool(BaseWorker):
         await self._running().manager.resize(*check_size(self.name, low, high))
 
     async def suspend(self) -> None:
-        """Suspend the pool: running calls finish, and new calls wait until `resume`. Idempotent.
+        """Suspend the pool: running calls finish, and new calls wait until `resume` is called. Idempotent.
 
         Raises:
             InvalidTransition: if the pool is not running.

@@ -1,8 +1,8 @@
 """The wire format between a pool and its worker processes: codecs, frames and their validation.
 
-A frame is an array that begins with a tag. Each frame is preceded by its length in four bytes.
+A frame is an array whose first item is a tag. On the wire, each frame is preceded by its length in four bytes.
 ``docs/reference/pool-protocol.md`` defines each frame and when it may be sent. Worker processes import this module, so
-a codec imports the library that it needs only when it is created.
+a codec's library is only imported when the codec is created.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ __all__ = [
 
 # -- frames ----------------------------------------------------------------------------------------------------------
 
-#: The version of the protocol, which must be the same on both sides.
+#: The protocol version. Both sides must use the same version.
 VERSION = 1
-#: The maximum size of a frame in bytes, excluding its length.
+#: The maximum frame size in bytes, excluding the length prefix.
 LIMIT = 64 * 1024 * 1024
-#: The environment variable that names the codec for a worker process.
+#: The environment variable that tells a worker process which codec to use.
 CODEC = "LIFECYCLE_POOL_CODEC"
-#: The frames that a worker sends, and the type of each item after the tag.
+#: The frames that a worker can send, with the types of the items after the tag.
 FROM_WORKER: dict[str, tuple[Any, ...]] = {
     "hello": (int, int, str),  # version, pid, language
     "ready": (),
     "result": (int, object),  # ID, value
-    "error": (int, str, str, str, bool),  # ID, type, message, traceback, whether it was cancelled
+    "error": (int, str, str, str, bool),  # ID, type, message, traceback, whether the call was cancelled
     "chunk": (int, object),  # ID, value
     "end": (int,),  # ID
-    "pong": (int, int | None, int | float, int),  # number, ID of the running call, its age, bytes of memory
+    "pong": (int, int | None, int | float, int),  # number, ID of the running call, its age in seconds, memory in bytes
 }
-#: The frames that the parent sends.
+#: The frames that the parent can send.
 FROM_PARENT: dict[str, tuple[Any, ...]] = {
     "setup": (dict,),
     "trace": (int, str),  # ID of the next call, traceparent
@@ -62,32 +62,32 @@ FROM_PARENT: dict[str, tuple[Any, ...]] = {
     "cancel": (int, str),  # ID, reason
     "credit": (int, int),  # ID, number of chunks
     "ping": (int,),  # number
-    "bye": (int | float,),  # seconds until the worker must end
+    "bye": (int | float,),  # seconds until the worker must exit
 }
 
 
 class ProtocolError(Exception):
-    """Raised when the peer has violated the protocol. No further data from the peer can be trusted."""
+    """Raised when the peer has violated the protocol. Data that it sends afterwards cannot be trusted."""
 
 
 def encode(codec: Codec, frame: list[Any]) -> bytes:
-    """Encode ``frame``, preceded by its length.
+    """Encode ``frame``, and prepend its length.
 
     Raises:
-        TypeError: if the codec cannot encode a value. The message names its type.
+        TypeError: if the codec cannot encode a value. The message includes the value's type.
         ValueError: if the frame is larger than 64 MiB, or the codec cannot encode a value.
     """
     body = codec.dumps(frame)
     if len(body) > LIMIT:
-        raise ValueError(f"a frame of {len(body)} bytes exceeds the limit of {LIMIT}; send less at a time")
+        raise ValueError(f"a frame of {len(body)} bytes exceeds the limit of {LIMIT}; send less data at a time")
     return len(body).to_bytes(4, "big") + body
 
 
 class Decoder:
-    """An incremental decoder that also checks tags and types.
+    """An incremental frame decoder that also validates tags and types.
 
     Args:
-        codec: The codec for the body of a frame.
+        codec: The codec for frame bodies.
         known: The frames to accept: `FROM_WORKER` or `FROM_PARENT`.
     """
 
@@ -95,16 +95,16 @@ class Decoder:
         self._loads = codec.loads
         self._codec = codec.name
         self._known = known
-        # The incomplete frame.
+        # The bytes of an incomplete frame.
         self._buffer = bytearray()
-        # The size in bytes that the buffer must reach before the next attempt to decode it.
+        # How many bytes the buffer must contain before it is worth decoding.
         self._needed = 4
 
     def feed(self, data: bytes) -> list[list[Any]]:
         """Return the frames that ``data`` completes.
 
         Raises:
-            ProtocolError: if the data is not a valid frame. The decoder must not be used after that.
+            ProtocolError: if the data is not a valid frame. Do not use the decoder after this error.
         """
         if self._buffer:
             self._buffer += data
@@ -114,7 +114,7 @@ class Decoder:
             self._buffer.clear()
         frames: list[list[Any]] = []
         start, size = 0, len(data)
-        while size - start >= 4:  # noqa: PLR2004  # the size of the length itself
+        while size - start >= 4:  # noqa: PLR2004  # the size of the length prefix
             end = start + 4 + self._length(data[start : start + 4])
             if end > size:
                 self._needed = end - start
@@ -135,7 +135,7 @@ class Decoder:
     def _length(self, data: bytes) -> int:
         length = int.from_bytes(data, "big")
         if length > LIMIT:
-            raise ProtocolError(f"a frame of {length} bytes (it begins with {data!r}) exceeds the limit of {LIMIT}")
+            raise ProtocolError(f"a frame of {length} bytes (beginning with {data!r}) exceeds the limit of {LIMIT}")
         return length
 
     def _read(self, body: bytes) -> list[Any]:
@@ -150,10 +150,10 @@ class Decoder:
     def _checked(self, frame: list[Any]) -> list[Any]:
         types = self._known.get(frame[0]) if type(frame[0]) is str else None
         if types is None:
-            raise ProtocolError(f"{frame[0]!r:.200} is not a known tag; the tags are {', '.join(self._known)}")
+            raise ProtocolError(f"{frame[0]!r:.200} is not a known tag; the known tags are {', '.join(self._known)}")
         if len(frame) != len(types) + 1 or not all(map(isinstance, frame[1:], types)):
             items = ", ".join(getattr(each, "__name__", str(each)) for each in types)
-            raise ProtocolError(f"{frame!r:.200} is not a frame {frame[0]!r} with the items {items}")
+            raise ProtocolError(f"{frame!r:.200} is not a valid {frame[0]!r} frame; the item types are {items}")
         return frame
 
 
@@ -168,25 +168,25 @@ def setup_frame(codec: Codec, setup: Mapping[str, Any]) -> bytes:
 
 # -- codecs ----------------------------------------------------------------------------------------------------------
 
-#: The size in bytes from which a value is encoded and decoded in a thread.
+#: Values of at least this many bytes are encoded and decoded in a thread.
 LARGE = 256 * 1024
 
 
 class Codec:
     """A serialization format. A pool uses one format for all its workers.
 
-    The codec transfers a value unchanged, or rejects it before anything is sent. The payload of a frame (arguments, a
-    result or a chunk) is checked or encoded separately. If a payload cannot be decoded, for example because its class
-    cannot be imported, only one call fails, because the rest of the frame stays readable.
+    A codec either transfers a value unchanged or rejects it before anything is sent. The payload of a frame (arguments,
+    a result or a chunk) is checked or encoded separately, so the rest of the frame can always be read. If a payload
+    cannot be decoded, for example because its class cannot be imported, only that call fails.
 
     Args:
         name: ``"pickle"``, ``"msgpack"`` or ``"json"``.
-        dumps: Encodes a frame. Raises TypeError or ValueError for a value that it cannot encode.
-        loads: Decodes a frame. Raises ValueError if it cannot.
-        encode_payload: Checks or encodes a payload. Raises TypeError for a value that would be altered.
-        decode_payload: Returns the original value.
-        encode_payload_in_thread: The same as `encode_payload` for a large value, but other threads can run meanwhile.
-        decode_payload_in_thread: The same as `decode_payload` for a large value, but other threads can run meanwhile.
+        dumps: Encodes a frame. Raises TypeError or ValueError if a value cannot be encoded.
+        loads: Decodes a frame. Raises ValueError for invalid data.
+        encode_payload: Checks or encodes a payload. Raises TypeError if a value would be altered.
+        decode_payload: Restores the original value from a payload.
+        encode_payload_in_thread: Like `encode_payload`, but lets other threads run while it encodes a large value.
+        decode_payload_in_thread: Like `decode_payload`, but lets other threads run while it decodes a large value.
     """
 
     __slots__ = (
@@ -235,9 +235,9 @@ def codec(name: str) -> Codec:
 
 
 def size_of(values: Iterable[Any], depth: int = 6, looks: int = 8) -> int:
-    """Estimate the encoded size of ``values`` in bytes from the first items in each collection.
+    """Estimate the encoded size of ``values`` in bytes by sampling the first items of each collection.
 
-    The function examines at most ``looks`` items of a collection. Collections inside a collection share this number.
+    At most ``looks`` items of a collection are examined. Collections nested in it share this limit.
     """
     size = 0
     for value in values:
@@ -257,9 +257,9 @@ def size_of(values: Iterable[Any], depth: int = 6, looks: int = 8) -> int:
     return size
 
 
-#: `type` without the type parameters that strict type checkers require.
+#: `type`, annotated as Any because strict type checkers would require type parameters.
 _type_of: Any = type
-#: The types whose values need no separate encoding, because decoding them imports and calls nothing.
+#: Types whose values need no separate encoding, because decoding them never imports or calls anything.
 PLAIN_TYPES = frozenset({type(None), bool, int, float, str, bytes})
 _SCALARS = frozenset({type(None), bool, int, float})
 _TEXTS = frozenset({str, bytes, bytearray})
@@ -280,20 +280,20 @@ def _pickle() -> Codec:
             return encode(value, protocol)
         # A ``__reduce__`` method may raise any exception.
         except Exception as error:
-            raise TypeError(f"pickle cannot carry it: {error}") from error
+            raise TypeError(f"pickle cannot encode the value: {error}") from error
 
     def encode_payload(value: Any) -> Any:
         kind = _type_of(value)
         if kind in PLAIN_TYPES:
-            # Wrap plain bytes, because they would look like an encoded payload.
+            # Wrap plain bytes so that they are not mistaken for an encoded payload.
             return (value,) if kind is bytes else value
         data = dumps(value)
-        # The bytes may come from a string that contains ``__main__``. The slower pickler checks the objects themselves.
+        # This may just be a string that contains ``__main__``. The slower pickler checks the objects themselves.
         return yielding(value) if b"__main__" in data else data
 
     def loads(data: bytes) -> Any:
         try:
-            # Unpickling is safe here, because the data comes from a process that runs our code.
+            # Unpickling is safe here because the data comes from a process that runs our own code.
             return decode(data)
         except Exception as error:
             raise ValueError(f"pickle cannot decode it: {type(error).__name__}: {error}") from error
@@ -321,14 +321,14 @@ def _pickle() -> Codec:
 
 
 def _yielding_pickler(pickle: Any) -> Callable[[Any], bytes]:
-    """Return a function that pickles a value while other threads run. It rejects objects from ``__main__``."""
+    """Return a function that pickles a value while other threads can run. It rejects objects from ``__main__``."""
     from io import BytesIO
 
     class Pickler(pickle.Pickler):  # type: ignore[misc]  # the module is imported where it is used
-        """A pickler that calls Python code for each object, which lets the interpreter switch threads."""
+        """A pickler that runs Python code for each object, so that the interpreter can switch threads."""
 
         def persistent_id(self, _: object) -> None:
-            """Return None to pickle the object itself."""
+            """Return None, so that the object itself is pickled."""
 
         def reducer_override(self, obj: Any) -> Any:
             """Reject classes and functions from ``__main__``, and instances of such classes."""
@@ -336,7 +336,7 @@ def _yielding_pickler(pickle: Any) -> Callable[[Any], bytes]:
             if getattr(named, "__module__", None) == "__main__":
                 raise TypeError(
                     f"{named.__qualname__!r} is defined in __main__, which no worker imports; "
-                    "move it to a module of its own"
+                    "move it to a module that workers can import"
                 )
             return NotImplemented
 
@@ -346,14 +346,14 @@ def _yielding_pickler(pickle: Any) -> Callable[[Any], bytes]:
             Pickler(data, pickle.HIGHEST_PROTOCOL).dump(value)
         # A ``__reduce__`` method may raise any exception.
         except Exception as error:
-            raise TypeError(f"pickle cannot carry it: {error}") from error
+            raise TypeError(f"pickle cannot encode the value: {error}") from error
         return data.getvalue()
 
     return dumps
 
 
 class _YieldingReader:
-    """A file that reads from bytes. Its methods are Python code, which lets the interpreter switch threads."""
+    """A file-like reader for bytes. Its methods are Python code, so the interpreter can switch threads."""
 
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
@@ -373,12 +373,15 @@ class _YieldingReader:
         return len(piece)
 
     def readline(self) -> bytes:
-        """Return an empty line. Only pickle protocol 0 reads lines."""
+        """Return an empty line. This method is only used by pickle protocol 0."""
         return b""
 
 
 class _WithoutCollection:
-    """Disables garbage collection in the block. It would stop all threads while millions of objects are created."""
+    """Disables garbage collection in a block that may create millions of objects.
+
+    Each collection would stop all threads.
+    """
 
     def __init__(self) -> None:
         self._lock = _thread.allocate_lock()
@@ -411,7 +414,7 @@ def _msgpack() -> Codec:
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             "codec='msgpack' needs msgspec, which is not installed; "
-            "install lifecycle-control[pool], or give codec='json' or codec='pickle'",
+            "install lifecycle-control[pool], or use codec='json' or codec='pickle'",
             name=error.name,
         ) from error
     scalars = frozenset({type(None), bool, int, float, str, bytes})
@@ -444,9 +447,9 @@ def _dumps(name: str, encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
         try:
             return encode(value)
         except TypeError as error:
-            raise TypeError(f"{name} cannot carry it: {error}; {_REMEDY}") from error
+            raise TypeError(f"{name} cannot encode the value: {error}; {_REMEDY}") from error
         except (ValueError, OverflowError, RecursionError) as error:
-            raise ValueError(f"{name} cannot carry it: {error}") from error
+            raise ValueError(f"{name} cannot encode the value: {error}") from error
 
     return dumps
 
@@ -469,16 +472,16 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _only(name: str, scalars: frozenset[type], keys: frozenset[type]) -> Callable[[Any], Any]:
-    """Return a function that accepts only lists, dicts and values of these types, and raises TypeError for others.
+    """Return a function that raises TypeError for anything other than lists, dicts and values of these types.
 
-    The libraries would turn a tuple into a list, and a date into text, and the receiver could not restore them.
+    The libraries would turn tuples into lists and dates into text, and the receiver could not restore the originals.
     """
 
     def check(value: Any) -> Any:
         if type(value) in scalars:
             return value
-        # This list grows during the loop. `seen` ends the loop for a list that contains itself, which the encoder then
-        # rejects.
+        # The list grows during the loop. `seen` keeps the loop finite if a list contains itself, which the encoder
+        # rejects later.
         found: list[Any] = [value]
         seen: set[int] = set()
         for each in found:
@@ -501,10 +504,10 @@ def _only(name: str, scalars: frozenset[type], keys: frozenset[type]) -> Callabl
 
 
 def _refusal(name: str, kind: Any, what: str) -> str:
-    return f"{name} cannot carry a {what} of type {kind.__qualname__} unchanged; {_REMEDY}"
+    return f"{name} cannot encode a {what} of type {kind.__qualname__} without altering it; {_REMEDY}"
 
 
-#: Advice to include in the error message when a codec cannot encode a value.
-_REMEDY = "give numbers, text, lists and dicts of them, or create the pool with codec='pickle'"
-#: Factories of the codecs, by name.
+#: Advice for the error message when a codec cannot encode a value.
+_REMEDY = "use only numbers, text, lists and dicts, or create the pool with codec='pickle'"
+#: The codec factories, by name.
 CODECS = {"pickle": _pickle, "msgpack": _msgpack, "json": _json}

@@ -21,15 +21,15 @@ __all__ = ["CallSpec", "Health", "Phase", "PhaseChange", "PoolStats", "Reason", 
 
 
 class CallSpec:
-    """A requested call with its deadline, which starts when this record is created.
+    """A requested call, with a deadline that is measured from when this record is created.
 
     Args:
         settings: The pool's settings.
         function: The function, or its name.
         args: The positional arguments.
         kwargs: The keyword arguments.
-        session: The session. The call goes to the worker that has it.
-        deadline: Seconds to wait for the result, starting now. The default is the pool's deadline.
+        session: The session. The call is sent to the worker that holds it.
+        deadline: Seconds to wait for the result, starting now. Defaults to the pool's deadline.
         patient: Whether the call can wait even if the queue is full.
 
     Raises:
@@ -58,13 +58,13 @@ class CallSpec:
         self.session: str | None = session
         self.deadline: float = settings.deadline if deadline is None else in_seconds("deadline", deadline)
         self.patient: bool = patient
-        #: The arguments as they are sent, set by `CallDispatcher.prepare` or `encode`. If None, the connection encodes
-        #: the arguments when it sends the call.
+        #: The arguments as they will be sent, if `CallDispatcher.prepare` or `encode` has set them. Otherwise, the
+        #: connection encodes them when it sends the call.
         self.payload: tuple[Any, Any] | None = None
         self.start_clock()
 
     def start_clock(self) -> None:
-        """Start counting down to the deadline."""
+        """Set the deadline, starting from now."""
         self.began: float = asyncio.get_running_loop().time()
         #: The deadline in loop time.
         self.until: float = self.began + self.deadline
@@ -75,13 +75,13 @@ class CallSpec:
         return kind(f"{self.function!r} was not called, because its arguments cannot be sent: {error}")
 
     def timed_out(self, where: str) -> TimeoutError:
-        """Return the error for a missed deadline. ``where`` describes how far the call had got by then."""
+        """Return the error for a missed deadline. ``where`` describes how far the call had got."""
         session = "" if self.session is None else f" of session {self.session!r}"
         return TimeoutError(f"{self.function!r}{session} did not finish within {self.deadline:g} s: it was {where}")
 
 
 class Health(StrEnum):
-    """A pool worker's health, as far as it is known."""
+    """A pool worker's health, if known."""
 
     UNKNOWN = "unknown"
     HEALTHY = "healthy"
@@ -104,8 +104,8 @@ class Phase(StrEnum):
         return self is not Phase.TERMINATING and self is not Phase.TERMINATED
 
 
-#: Why a worker's phase has changed. These names are part of the documented API. "cancel_unconfirmed" and "client_lost"
-#: are currently unused.
+#: Why a worker's phase changed. These names are part of the documented API. "cancel_unconfirmed" and "client_lost" are
+#: currently unused.
 Reason: TypeAlias = Literal[
     "cancel_unconfirmed",
     "cancelled",
@@ -131,14 +131,14 @@ Reason: TypeAlias = Literal[
 ]
 
 
-# The possible reasons for a worker to end, for each phase.
+# For each phase, the reasons for which a worker in that phase can end.
 _END_REASONS: Final[Mapping[Phase, frozenset[Reason]]] = {
     Phase.INITIALIZING: frozenset({"shutdown", "cancelled"}),
     Phase.READY: frozenset({"shutdown", "recycle", "idle_timeout", "health_limit", "replaced"}),
     Phase.BUSY: frozenset({"timeout", "cancelled", "error", "recycle", "shutdown", "health_limit", "client_lost"}),
     Phase.DEGRADED: frozenset({"health_limit", "shutdown", "recycle"}),
 }
-# Which reason to use instead of one that is not possible in a phase.
+# If a reason is not possible in a phase, the reason to use instead.
 _INSTEAD: Final[Mapping[Reason, Reason]] = {
     "error": "health_limit",
     "timeout": "health_limit",
@@ -154,7 +154,7 @@ class PhaseChange:
     source: Phase
     target: Phase
     reason: Reason
-    #: How many seconds the worker spent in ``source``.
+    #: How long the worker was in ``source``, in seconds.
     duration: float
     #: When the phase changed, in seconds since the epoch.
     at: float
@@ -163,7 +163,7 @@ class PhaseChange:
 
 
 def phase_of(status: Status, *, leased: bool, healthy: bool) -> Phase:
-    """Return a worker's phase. ``healthy`` is only False if the worker is known to be unhealthy."""
+    """Return a worker's phase. ``healthy`` is False only if the worker is known to be unhealthy."""
     if status is Status.RUNNING:
         return Phase.BUSY if leased else Phase.READY if healthy else Phase.DEGRADED
     if status is Status.SUSPENDED:
@@ -174,7 +174,7 @@ def phase_of(status: Status, *, leased: bool, healthy: bool) -> Phase:
 
 
 def end_reason(wanted: Reason, phase: Phase) -> Reason:
-    """Return ``wanted`` if a worker in ``phase`` can end for this reason; otherwise, return the closest match."""
+    """Return ``wanted`` if it is possible in ``phase``; otherwise, return the closest reason that is."""
     while wanted not in _END_REASONS[phase]:
         wanted = _INSTEAD.get(wanted, "shutdown")
     return wanted
@@ -182,7 +182,7 @@ def end_reason(wanted: Reason, phase: Phase) -> Reason:
 
 @dataclass(frozen=True, slots=True)
 class PoolStats:
-    """Statistics of a pool."""
+    """A pool's statistics."""
 
     #: The number of running and starting workers: idle + busy + degraded + starting.
     size: int
@@ -198,11 +198,11 @@ class PoolStats:
     stopping: int
     #: The number of calls waiting for a worker.
     queued: int
-    #: The fraction of slots that are occupied, if the pool were at its maximum size.
+    #: The fraction of slots that are occupied, relative to the pool's maximum size.
     saturation: float
-    #: The number of calls that have finished, whatever their outcome.
+    #: The number of calls that have finished, regardless of their outcome.
     calls: int
-    #: How many lost workers have been replaced.
+    #: The number of lost workers that have been replaced.
     restarts: int
     #: The median waiting time of the last 1,000 calls, in seconds.
     wait_p50: float

@@ -1,7 +1,7 @@
-"""Assigns calls to workers: free slots, the queue for slots, and the affinity of sessions to workers.
+"""Assigns calls to workers, which involves free slots, the queue for slots, and sessions.
 
-When a slot becomes free, it is immediately assigned to the next waiting call, so it can never be assigned to a caller
-that has already given up.
+When a slot becomes free, it is immediately assigned to the next waiting call, so it is never assigned to a caller that
+has already given up.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Scheduler:
 
     def __init__(self, pool: Any, settings: PoolSettings, workers: WorkerSet, *, on_wait: Callable[[], object]) -> None:
         self.queue: SlotQueue = SlotQueue(settings.concurrency)
-        #: Returns the error for rejected calls. None while calls are accepted.
+        #: A function that returns the error for rejected calls, or None while calls are accepted.
         self.refusal: Callable[[], Exception] | None = None
         self._sessions = SessionTable(settings.sessions, on_evict=self._evicted)
         self._pool = pool
@@ -60,7 +60,7 @@ class Scheduler:
 
         Raises:
             PoolClosed, PoolFailed: if calls are no longer accepted.
-            SessionLost: if the session's worker has ended or, in mode ``"fail"``, is busy.
+            SessionLost: if the session's worker has exited or, in mode ``"fail"``, is busy.
         """
         if self.refusal is not None:
             raise self.refusal()
@@ -88,9 +88,8 @@ class Scheduler:
         Args:
             spec: The call.
             future: The future that receives an error if the call gets no slot.
-            use: A function that is called with the worker once the call has been given a slot on it. If it returns
-            False, the call has
-                failed, and the slot goes to the next call.
+            use: A function to call with the worker once the call gets one of its slots. If the function returns False,
+                the call has failed, and the next call gets the slot.
 
         Raises:
             PoolBusy: if the queue is full.
@@ -113,19 +112,19 @@ class Scheduler:
         return waiter
 
     def release(self, worker: PoolWorker, session: str | None) -> None:
-        """Give a slot back after a call in ``session``."""
+        """Release a slot after a call in ``session``."""
         self.end_call(session)
         self.queue.release(worker)
 
     def end_call(self, session: str | None) -> None:
-        """Unpin ``session`` after one of its calls. If the worker has ended, this is all that is needed."""
+        """Unpin ``session`` after one of its calls. If the worker has exited, nothing else needs to be done."""
         if session is not None:
             self._sessions.unpin(session, self._loop.time())
 
     def resume(self) -> None:
         """Resume assigning slots after `SlotQueue.pause`.
 
-        In mode ``"fail"``, waiting calls fail if their worker is still busy, just like new calls.
+        In mode ``"fail"``, waiting calls are treated like new calls: they fail if their worker is still busy.
         """
         self.queue.resume()
         if self._mode == "fail":
@@ -136,30 +135,30 @@ class Scheduler:
     # -- workers ----------------------------------------------------------------------------------------------------
 
     def hold(self, worker: PoolWorker) -> None:
-        """Give no calls to the unhealthy ``worker`` until it is offered again."""
+        """Stop giving calls to ``worker``, which is unhealthy, until it is offered again."""
         self.queue.withdraw(worker)
         if self._mode == "hint":
             self._sessions.drop(worker.id, self._loop.time())
 
     def is_needed(self, worker: PoolWorker) -> bool:
-        """Return True if a session that cannot move would be lost if ``worker`` ended."""
+        """Return True if a session would be lost if ``worker`` exited, because the session cannot move."""
         return self._mode != "hint" and self._sessions.holds(worker.id, self._loop.time())
 
     def remove(self, worker: PoolWorker) -> None:
-        """Remove ``worker``, which is ending, and its sessions. Idempotent."""
+        """Remove ``worker``, which is exiting, and its sessions. Idempotent."""
         self.queue.withdraw(worker)
         now = self._loop.time()
         for session in self._sessions.drop(worker.id, now):
             hooks.session_lost.announce(self._pool, session=session, member=worker.id)
         for waiter in self.queue.waiters(worker):
-            # This error reports that the session was lost, so the next call starts it again.
+            # This error reports the loss of the session, so the next call can start the session again.
             self._sessions.take_loss(waiter.session or "", now)
             self.queue.dismiss(waiter, _lost(waiter.session, worker.id))
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def _claim(self, waiter: Waiter, session: str, worker: PoolWorker) -> bool:
-        """Return True if a call in ``session`` may use ``worker``. By now, the session may be bound to another one."""
+        """Return True if a call in ``session`` can use ``worker``. The session may have been bound meanwhile."""
         now = self._loop.time()
         try:
             bound = self._bound(session, now)
@@ -184,12 +183,12 @@ class Scheduler:
             return
         hooks.pool_saturated.announce(self._pool, queued=queued, function=spec.function)
         raise PoolBusy(
-            f"{queued} calls already wait for a worker of {self._pool.name!r}, which is the maximum; "
-            "retry later, or give the pool more workers or a longer queue"
+            f"{queued} calls are already waiting for a worker of {self._pool.name!r}, which is the maximum; "
+            "retry later, or increase the pool's size or queue"
         )
 
     def _bound(self, session: str, now: float) -> PoolWorker | None:
-        """Return the worker of ``session``, or None if it is not bound. Raises SessionLost if it was lost."""
+        """Return the worker of ``session``, or None if the session is not bound. Raise SessionLost if it was lost."""
         worker = self._sessions.find(session, now)
         if worker is not None:
             return self._workers.by_id[worker]
@@ -214,14 +213,14 @@ class Scheduler:
 
 def _busy(session: str, worker: PoolWorker) -> SessionLost:
     return SessionLost(
-        f"{worker.id!r}, which has the session {session!r}, is {worker.phase} and accepts no call now; "
-        "wait for it with Sessions(mode='strict')"
+        f"{worker.id!r}, which has the session {session!r}, is {worker.phase} and cannot accept a call now; "
+        "to wait for it, use Sessions(mode='strict')"
     )
 
 
 def _lost(session: str | None, worker: str) -> SessionLost:
     return SessionLost(
-        f"the session {session!r} was lost with {worker!r}, which has ended; its state must be created again"
+        f"the session {session!r} was lost when {worker!r} exited; create its state again"
     )
 
 
@@ -229,12 +228,12 @@ def _lost(session: str | None, worker: str) -> SessionLost:
 
 
 class Waiter:
-    """A call waiting for one of ``worker``'s slots. If ``worker`` is None, any worker can serve the call.
+    """A call waiting for a slot of a particular worker, or of any worker.
 
     Args:
-        future: A future that is done once the call is no longer waiting.
-        use: A function to call with a worker once the call gets a slot there. It returns False if the call does not use
-            the slot.
+        future: A future that is done once the call has stopped waiting.
+        use: A function to call with the worker once the call gets a slot. It returns False if the call does not use the
+            slot.
         session: The call's session.
     """
 
@@ -252,12 +251,12 @@ class Waiter:
 
 
 class SlotQueue:
-    """The workers' free slots, and the calls waiting for one. This class does no I/O and does not read the clock.
+    """The workers' free slots, and the queue of calls waiting for a slot.
 
-    The next call goes to the worker with the fewest calls. If there are several, it goes to the one used most recently,
-    so that surplus workers stay idle and can be stopped. Calls are served in order of arrival, but a call waiting for a
-    particular worker does not delay others. Unless the queue is paused, no call waits if there is a free slot that it
-    could use.
+    The next call is assigned to the worker with the fewest calls. Among equals, the most recently used worker is
+    chosen, so that surplus workers stay idle and can be stopped. Calls are served in order of arrival, but a call
+    waiting for a particular worker does not delay others. Unless the queue is paused, no call waits while a slot that
+    it could use is free. This class does no I/O and does not read the clock.
 
     Args:
         slots: The number of slots per worker.
@@ -265,13 +264,13 @@ class SlotQueue:
 
     def __init__(self, slots: int = 1) -> None:
         self._slots = slots
-        #: True while no slots are assigned.
+        #: True while no slots are being assigned.
         self.paused: bool = False
-        # Workers with a free slot, indexed by how many of their slots are occupied. In each dict, the most recently
-        # used worker comes last.
+        # Workers with a free slot, grouped by their number of occupied slots. In each dict, the most recently used
+        # worker comes last.
         self._free: tuple[dict[PoolWorker, None], ...] = tuple({} for _ in range(slots))
         self._offered: set[PoolWorker] = set()
-        # Calls that can use any worker, in order of arrival.
+        # Calls waiting for any worker, in order of arrival.
         self._anywhere: dict[Waiter, None] = {}
         # Calls waiting for a particular worker, in order of arrival.
         self._strict: dict[PoolWorker, dict[Waiter, None]] = {}
@@ -287,11 +286,11 @@ class SlotQueue:
         return len(self._anywhere)
 
     def idle(self) -> Iterator[PoolWorker]:
-        """Return the idle workers, longest idle first."""
+        """Return the idle workers, starting with the one that has been idle the longest."""
         return iter(tuple(self._free[0]))
 
     def waiters(self, worker: PoolWorker | None = None) -> list[Waiter]:
-        """Return the calls waiting for ``worker`` in particular. If ``worker`` is None, return all waiting calls."""
+        """Return the calls waiting specifically for ``worker``, or all waiting calls if ``worker`` is None."""
         if worker is not None:
             return list(self._strict.get(worker, ()))
         return [*self._anywhere, *(waiter for row in self._strict.values() for waiter in row)]
@@ -318,7 +317,7 @@ class SlotQueue:
         return worker
 
     def release(self, worker: PoolWorker) -> None:
-        """Give a slot back, and assign it to the next waiting call before this function returns."""
+        """Release a slot, and immediately assign it to the next waiting call."""
         self._check_in(worker)
         self._serve(worker)
 
@@ -375,7 +374,7 @@ class SlotQueue:
         for worker in [worker for row in self._free for worker in reversed(row)]:
             self._serve(worker)
 
-    # -- how ----------------------------------------------------------------------------------------------------------
+    # -- assignment ---------------------------------------------------------------------------------------------------
 
     def _serve(self, worker: PoolWorker) -> None:
         """Assign the free slots of ``worker`` to the first calls that may use them."""

@@ -1,7 +1,7 @@
-"""The table of sessions, which maps each session to the worker that holds its state.
+"""A table that maps each session to the worker that holds its state.
 
-The table does no I/O and does not read the clock: its methods take the current time as an argument. Each operation
-takes constant time per affected session.
+The table does no I/O and does not read the clock. Instead, its methods take the current time as an argument. Each
+operation takes constant time per affected session.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ __all__ = ["SessionTable"]
 class SessionTable:
     """Keeps track of which sessions are bound to which workers.
 
-    A session is bound to one worker, and a worker can have many sessions. A binding is removed when its worker ends, or
-    ``ttl`` seconds after its last use. When the table has more than ``limit`` bindings, the least recently used one is
-    evicted. While a session has a running call, it is pinned, so it neither expires nor is evicted.
+    Each session is bound to one worker, and a worker can have many sessions. A binding is removed when its worker
+    exits, or ``ttl`` seconds after its last use. When there are more than ``limit`` bindings, the least recently used
+    one is evicted. While a session has a running call, it is pinned, which means that it neither expires nor is
+    evicted.
 
     All ``now`` arguments must come from the same monotonic clock.
 
     Args:
-        settings: The mode, the ttl and the limit.
+        settings: The mode, ttl and limit.
         on_evict: A function to call with the session and the worker of each evicted binding.
     """
 
@@ -37,20 +38,20 @@ class SessionTable:
         self._limit = settings.limit
         self._remembers_losses = settings.mode != "hint"
         self._on_evict = on_evict
-        # The number of running calls per session, including sessions without a binding, because a session that was lost
-        # during a call may be bound again.
+        # The number of running calls per session. This includes sessions without a binding, because a session that is
+        # lost during a call can be bound again.
         self._calls: Counter[str] = Counter()
-        # Sessions with a running call and their workers. Each binding is either here or in `_idle`.
+        # Sessions with a running call, and their workers. Each binding is either here or in `_idle`.
         self._pinned: dict[str, str] = {}
-        # Sessions without a running call and their workers.
+        # Sessions without a running call, and their workers.
         self._idle = _Expiring(settings.ttl)
         # All bound sessions of each worker.
         self._by_worker: dict[str, dict[str, None]] = {}
-        # Sessions whose worker has ended. A session is removed once the loss has been reported.
+        # Sessions whose worker has exited. A session is removed once its loss has been reported.
         self._lost = _Expiring(settings.ttl)
 
     def __len__(self) -> int:
-        """The number of bindings, including expired ones that have not been removed yet."""
+        """The number of bindings, including those that have expired but have not been removed yet."""
         return len(self._pinned) + len(self._idle)
 
     def find(self, session: str, now: float) -> str | None:
@@ -62,13 +63,13 @@ class SessionTable:
         return worker
 
     def take_loss(self, session: str, now: float) -> str | None:
-        """Return the ended worker of a lost ``session``, once per loss. Return None in all other cases."""
+        """Return the worker with which ``session`` was lost, but only once per loss. Otherwise, return None."""
         worker = self._lost.get(session, now)
         self._lost.pop(session)
         return worker
 
     def bind(self, session: str, worker: str, now: float) -> None:
-        """Bind ``session`` to ``worker``, replacing any earlier binding. Evict other bindings if there are too many."""
+        """Bind ``session`` to ``worker``, replacing any earlier binding. If there are too many, evict others."""
         self._forget(session)
         self._lost.pop(session)
         self._shrink(self._limit - 1, now)
@@ -100,7 +101,7 @@ class SessionTable:
         return any(self.find(session, now) is not None for session in tuple(self._by_worker.get(worker, ())))
 
     def drop(self, worker: str, now: float) -> tuple[str, ...]:
-        """Remove the sessions of ``worker``. Return those that had not expired, in the order of binding."""
+        """Remove the sessions of ``worker``. Return those that had not expired, in the order they were bound."""
         bound = tuple(self._by_worker.get(worker, ()))
         lost = tuple(session for session in bound if self.find(session, now) is not None)
         for session in lost:
@@ -140,7 +141,7 @@ class SessionTable:
 
 
 class _Expiring:
-    """Sessions and their workers, with an expiry time, in the order of last use."""
+    """Sessions with their workers and expiry times, least recently used first."""
 
     def __init__(self, ttl: float) -> None:
         self._ttl = ttl
@@ -154,12 +155,12 @@ class _Expiring:
         self._entries[session] = worker, now
 
     def get(self, session: str, now: float) -> str | None:
-        """Return the worker of ``session``, unless the entry has expired."""
+        """Return the worker of ``session``, or None if its entry has expired or does not exist."""
         entry = self._entries.get(session)
         return None if entry is None or self._has_expired(entry[1], now) else entry[0]
 
     def pop(self, session: str) -> str | None:
-        """Remove the entry of ``session`` and return its worker, even if the entry has expired."""
+        """Remove the entry for ``session`` and return its worker, even if the entry has expired."""
         entry = self._entries.pop(session, None)
         return None if entry is None else entry[0]
 
@@ -175,5 +176,5 @@ class _Expiring:
             yield session
 
     def _has_expired(self, since: float, now: float) -> bool:
-        # The timers that expire sessions compute the same sum. A different formula might be off by a rounding error.
+        # Use the same formula as the timers that expire sessions. A different one could be off by a rounding error.
         return now >= since + self._ttl

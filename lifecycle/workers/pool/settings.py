@@ -1,4 +1,4 @@
-"""A pool's settings: the public records, and the workers' target. Settings are checked when they are created."""
+"""A pool's settings, including the public records and the workers' target. They are validated on creation."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ __all__ = [
     "function_name",
 ]
 
-#: How to handle a call if its session's worker is busy or has ended.
+#: How to handle a call if its session's worker is busy or has exited.
 SessionMode: TypeAlias = Literal["hint", "strict", "fail"]
 
 _THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _FORMS: Final = (
-    "give 'module:function', 'module:Class', or the command of a program that speaks the protocol, as a list"
+    "pass 'module:function', 'module:Class', or the command of a program that speaks the protocol, as a list"
 )
 _PROGRAM: Final = os.path.join(os.path.dirname(__file__), "child", "main.py")  # noqa: PTH118, PTH120  # as in the program itself
 
@@ -50,17 +50,17 @@ _PROGRAM: Final = os.path.join(os.path.dirname(__file__), "child", "main.py")  #
 
 @dataclass(frozen=True, slots=True)
 class Recycle:
-    """When to replace a worker because of its age or use. No calls fail because of this.
+    """When to replace a worker because of its age or use. Recycling workers does not make any calls fail.
 
-    To keep workers of the same age from being replaced at the same time, each worker's limits are randomly reduced by
-    up to a tenth of ``calls``, ``age`` and ``rss``. Small values of ``calls`` are not reduced.
+    To keep workers from being replaced at the same time, each worker's ``calls``, ``age`` and ``rss`` limits are
+    randomly reduced by up to a tenth. Small values of ``calls`` are not reduced.
 
     Args:
         calls: The maximum number of calls.
         age: The maximum age in seconds.
         rss: The maximum resident memory in bytes.
-        idle: If there are more workers than the minimum, stop one after this many seconds without a call. None disables
-            this.
+        idle: Stop a worker after this many seconds without a call, if there are more workers than the minimum. None
+            disables this.
 
     Raises:
         ValueError, TypeError: if a number is invalid. The message names it.
@@ -79,15 +79,15 @@ class Recycle:
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """How calls in a session find the worker that holds the session's state.
+    """How the calls in a session find the worker that holds the session's state.
 
     Args:
-        mode: ``"hint"``: calls go to the session's worker if it is free, otherwise to any worker. ``"strict"``: calls
-            wait for that worker, without delaying other calls. ``"fail"``: calls raise `SessionLost` if it is busy. If
-            the worker has ended, the next call in the session raises `SessionLost` (except with ``"hint"``), and the
-            one after that starts the session again on a different worker.
-        ttl: How many seconds after its last call a session is forgotten.
-        limit: The maximum number of sessions. When it is exceeded, the least recently used sessions are forgotten.
+        mode: ``"hint"`` sends calls to the session's worker if it is free, and otherwise to any worker. With
+            ``"strict"``, calls wait for the session's worker, without delaying other calls. With ``"fail"``, calls
+            raise `SessionLost` if the worker is busy. If the worker has exited, the next call in the session raises
+            `SessionLost` (except with ``"hint"``). The call after that starts the session again on a different worker.
+        ttl: Seconds after a session's last call until the session is forgotten.
+        limit: The maximum number of sessions. If there are more, the least recently used sessions are forgotten.
 
     Raises:
         ValueError, TypeError: if a setting is invalid. The message names it.
@@ -110,11 +110,11 @@ class Heartbeat:
     """How a pool detects unhealthy workers.
 
     Args:
-        every: Seconds between health checks, varied randomly by up to a tenth.
+        every: Seconds between health checks, randomly varied by up to a tenth.
         timeout: How many seconds a worker has to respond.
-        misses: How many checks must fail in a row before a worker is killed. After the first failed check, the worker
-            gets no calls until it responds. During a call, missing responses are ignored until the call's deadline has
-            passed, because the call may be blocking the interpreter.
+        misses: The number of consecutive failed checks after which a worker is killed. After the first failed check,
+            the worker gets no calls until it responds. During a call, missing responses are ignored until the call's
+            deadline has passed, because the call may be blocking the interpreter.
 
     Raises:
         ValueError, TypeError: if a number is invalid. The message names it.
@@ -134,17 +134,17 @@ class Process:
     """How to start and stop worker processes.
 
     Args:
-        env: Environment variables in addition to those of this process, which are inherited, including secrets. None
-            removes an inherited variable. The mapping is copied.
-        cwd: The working directory. The default is this process's working directory.
+        env: Additional environment variables. Workers also inherit all of this process's variables, including secrets.
+            A value of None removes an inherited variable. The mapping is copied.
+        cwd: The working directory. Defaults to this process's working directory.
         contain: The containment level; see `ProcessWorker`.
-        grace: How many seconds a call has to stop after it is cancelled or its deadline passes. After that, the worker
-            is killed.
+        grace: Seconds to wait for a call to stop after it is cancelled or its deadline passes, before killing its
+            worker.
         stop_timeout: Seconds to wait after a stop request before killing a worker.
         start_timeout: How many seconds a worker has to import and construct its target. A worker that takes longer is
-            killed. If no worker has been ready yet, the pool fails to start. Otherwise, the pool starts a new worker.
-        threads: How many threads numeric libraries (OMP, MKL, OpenBLAS, numexpr) may use in each worker, unless ``env``
-            sets this. By default, the libraries decide.
+            killed. If no worker has ever been ready, the pool then fails to start; otherwise, it starts a new worker.
+        threads: The maximum number of threads per worker for numeric libraries (OMP, MKL, OpenBLAS, numexpr), unless
+            ``env`` sets it. By default, the libraries decide.
 
     Raises:
         ValueError, TypeError: if a setting is invalid. The message names it.
@@ -182,8 +182,7 @@ def _check_count(record: object, name: str, *, optional: bool = False, least: in
         raise ValueError(f"{setting} must be {least} or more, got {value!r}")
 
 
-# -- all of a pool's settings
-# ------------------------------------------------------------------------------------------
+# -- all of a pool's settings ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +214,7 @@ class PoolSettings:
         for what, kind in _RECORDS.items():
             if not isinstance(given := getattr(self, what), kind):
                 raise TypeError(f"{what} of {self.name!r} must be of type {kind.__name__}, got {given!r}")
-        # Reject arguments that cannot be sent now, before any worker is started.
+        # If the arguments cannot be sent, reject them now, before any worker is started.
         try:
             setup_frame(self.codec, self.setup())
         except (TypeError, ValueError) as error:
@@ -234,7 +233,7 @@ class PoolSettings:
             raise TypeError(f"size of {name!r} must be a minimum and a maximum, such as (1, 4), got {size!r}")
         arguments: list[Any] = [*init]
         found = Target.read(name, target)
-        # A program in another language cannot read pickles.
+        # A program may be written in another language and unable to read pickles.
         default = "msgpack" if found.name is None else "pickle"
         return cls(
             name,
@@ -246,13 +245,13 @@ class PoolSettings:
         )
 
     def with_env(self, env: Mapping[str, str]) -> PoolSettings:
-        """Return a copy of the settings. ``env`` is added to the workers' environment and overrides other values."""
+        """Return a copy of the settings with ``env`` added to the workers' environment, overriding other values."""
         return replace(self, process=replace(self.process, env={**(self.process.env or {}), **env})) if env else self
 
     def setup(self) -> dict[str, Any]:
         """Return the setup message, which is the response to a worker's greeting.
 
-        The message contains this process's current ``sys.path``, where the worker looks for modules.
+        The message includes this process's current ``sys.path``, so that the worker finds the same modules.
         """
         return {
             "target": self.target.name,
@@ -262,7 +261,7 @@ class PoolSettings:
         }
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables that workers get in addition to the inherited ones."""
+        """Return the workers' environment variables other than inherited ones."""
         process = self.process
         limits = {} if process.threads is None else dict.fromkeys(_THREADS, str(process.threads))
         given = limits | dict(process.env or {})
@@ -283,7 +282,7 @@ _RECORDS = {
 
 
 def check_size(name: str, low: int, high: int) -> tuple[int, int]:
-    """Return the minimum and maximum number of workers for the pool ``name``.
+    """Check the size of the pool ``name``, and return it as a pair.
 
     Raises:
         TypeError, ValueError: if a number is invalid.
@@ -292,7 +291,7 @@ def check_size(name: str, low: int, high: int) -> tuple[int, int]:
         raise TypeError(f"size of {name!r} must be two whole numbers, such as (1, 4), got {(low, high)!r}")
     if not 0 <= low <= high or high < 1:
         raise ValueError(
-            f"size of {name!r} must be a minimum of 0 or more and a maximum of 1 or more that is not smaller, "
+            f"size of {name!r} must be a minimum of 0 or more and a maximum of 1 or more that is at least the minimum, "
             f"got {(low, high)!r}"
         )
     return low, high
@@ -314,10 +313,10 @@ class Target:
         """Return the target for the pool ``name``.
 
         Raises:
-            TypeError, ValueError: if workers cannot find the target. The message includes the reason and how to fix it.
+            TypeError, ValueError: if workers cannot find the target. The message explains why and how to fix it.
         """
         if callable(target):
-            raise TypeError(f"target={target!r} of {name!r} is an object of this process; {_instead(target)}")
+            raise TypeError(f"target={target!r} of {name!r} is an object in this process; {_instead(target)}")
         if isinstance(target, str):
             _check_name(f"target={target!r} of {name!r}", target)
             return cls((sys.executable, "-P", _PROGRAM), target)
@@ -330,14 +329,14 @@ def function_name(function: str | Callable[..., Any]) -> str:
     """Return the name that workers use to find ``function``: ``module:qualname`` for a function in a module.
 
     Raises:
-        TypeError, ValueError: if workers cannot find the function. The message includes the reason and how to fix it.
+        TypeError, ValueError: if workers cannot find the function. The message explains why and how to fix it.
     """
     if isinstance(function, str):
         if ":" in function:
             _check_name(f"function {function!r}", function)
         elif not function.isidentifier():
             raise ValueError(
-                f"a function must be the name of a function or method, or 'module:function', got {function!r}"
+                f"function must be the name of a function or method, or 'module:function', got {function!r}"
             )
         return function
     if not inspect.isroutine(function):
@@ -351,25 +350,25 @@ def _instead(target: Any) -> str:
     """Return advice on what to pass instead of an object that was used as a target."""
     if (why := _why_not(target)) is not None:
         return f"a worker finds its target by name, and {why}"
-    return f"give its name, {f'{target.__module__}:{target.__qualname__}'!r}, by which each worker imports it"
+    return f"pass its name, {f'{target.__module__}:{target.__qualname__}'!r}, so that each worker can import it"
 
 
 def _why_not(target: Any) -> str | None:
     """Return why a worker cannot find ``target`` by its name, or None if it can."""
     module, qualname = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     if module is None or qualname is None:
-        return "this object has no name; give the name of a function or class in a module"
+        return "this object has no name; pass the name of a function or class in a module"
     if (why := _why_no_name(module, qualname)) is not None:
         return why
     if not isinstance(getattr(target, "__self__", None), (type, ModuleType, NoneType)):
-        return f"this method is bound to an object of this process; give the method's name, {target.__name__!r}"
+        return f"this method is bound to an object in this process; pass the method's name, {target.__name__!r}"
     if _found(module, qualname) != target:
-        return f"the name {f'{module}:{qualname}'!r} refers to something else; give the correct name"
+        return f"the name {f'{module}:{qualname}'!r} refers to something else; pass the correct name"
     return None
 
 
 def _why_no_name(module: str, qualname: str) -> str | None:
-    """Return why no other process can find that name, or None if other processes might."""
+    """Return why other processes cannot find the name ``qualname`` in ``module``, or None if they might."""
     if "<lambda>" in qualname:
         return "a lambda has no name; define a function in a module"
     if "<locals>" in qualname:
@@ -389,6 +388,6 @@ def _found(module: str, qualname: str) -> Any:
 def _check_name(given: str, name: str) -> None:
     module, _, qualname = name.partition(":")
     if (why := _why_no_name(module, qualname)) is not None:
-        raise ValueError(f"{given} is found by its name, and {why}")
+        raise ValueError(f"{given} is looked up by name, and {why}")
     if not all(part.isidentifier() for dotted in (module, qualname) for part in dotted.split(".")):
         raise ValueError(f"{given} is not a valid name; {_FORMS}")

@@ -1,4 +1,4 @@
-"""Streams, leases and maps: operations that involve more than one value or call."""
+"""Streams, leases and maps, which are operations that involve more than one value or call."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ _WINDOW: Final = 32
 class Stream:
     """An async iterator over the values of a generator that runs in a worker.
 
-    The call begins when the first value is requested. The generator pauses if its values are not consumed. It is
-    closed, and runs its ``finally`` blocks, after `aclose`, when ``async with stream`` exits, or when an unfinished
-    stream is garbage-collected. The deadline covers the entire stream, starting when the first value is requested.
+    The call begins when the first value is requested, and the generator pauses while its values are not consumed. The
+    generator is closed, which runs its ``finally`` blocks, by `aclose`, at the end of an ``async with stream`` block,
+    or when an unfinished stream is garbage-collected. The deadline covers the entire stream, starting from the request
+    for the first value.
     """
 
     def __init__(self, dispatcher: CallDispatcher, spec: CallSpec, permit: Permit | None = None) -> None:
         self._dispatcher = dispatcher
         self._spec = spec
-        # The permit of the lease that the stream belongs to. If it is None, the stream gets a permit of its own.
+        # The permit of the stream's lease. Without a lease, the stream acquires its own permit.
         self._permit = permit
         self._call: PendingCall | None = None
         self._waiting = False
@@ -48,15 +49,15 @@ class Stream:
         """Return the next value.
 
         Raises:
-            RemoteError, WorkerLost, TimeoutError, PoolBusy, PoolClosed, PoolFailed, SessionLost: as for a call. Values
-                that arrived earlier are returned first, except after the deadline.
+            RemoteError, WorkerLost, TimeoutError, PoolBusy, PoolClosed, PoolFailed, SessionLost: as for a call. Unless
+                the deadline has passed, all values that have arrived are returned first.
             RuntimeError: if another caller is already waiting for the next value.
         """
         if self._over:
             raise StopAsyncIteration
         if self._waiting:
             raise RuntimeError(
-                f"another caller already waits for the next value of {self._spec.function!r}; only one may"
+                f"another caller is already waiting for the next value of {self._spec.function!r}"
             )
         self._waiting = True
         try:
@@ -89,7 +90,7 @@ class Stream:
         await self.aclose()
 
     def __del__(self) -> None:
-        # Use call_soon_threadsafe, because this method may be called in a different thread.
+        # Use call_soon_threadsafe because this method may run in a different thread.
         if self._call is not None and not self._over and not self._dispatcher.loop.is_closed():
             self._dispatcher.loop.call_soon_threadsafe(_abandon, self._call)
 
@@ -109,7 +110,7 @@ class Stream:
         return call
 
     async def _cancel(self, call: PendingCall, error: BaseException | None) -> None:
-        """Cancel the generator unless it has finished, and return once it is no longer running."""
+        """Cancel the generator unless it has finished, and wait until it is no longer running."""
         stopped = call.cancel("cancelled")
         self._finish(call, error)
         if not stopped.done():
@@ -128,8 +129,8 @@ def _abandon(call: PendingCall) -> None:
 class Lease:
     """A worker reserved for several calls with ``async with pool.lease() as worker``.
 
-    `call` and `stream` use that worker. On exit, the block waits for the last call, and then returns the worker to the
-    pool. If the worker is lost, any further calls raise `WorkerLost`.
+    `call` and `stream` use this worker. On exit, the block waits for the last call to finish, and returns the worker to
+    the pool. If the worker is lost, further calls raise `WorkerLost`.
     """
 
     def __init__(self, dispatcher: CallDispatcher, spec: CallSpec) -> None:
@@ -151,7 +152,7 @@ class Lease:
         if not self._dispatcher.prepare(spec):
             self._held()
             await self._dispatcher.encode(spec)
-        # The lease may have ended while we were encoding.
+        # The lease may have ended while the arguments were being encoded.
         return await PendingCall(self._dispatcher, spec, self._held()).outcome()
 
     def stream(
@@ -161,7 +162,7 @@ class Lease:
         return Stream(self._dispatcher, self._call_spec(function, args, kwargs, deadline), self._held())
 
     def discard(self) -> None:
-        """Have the worker replaced when the lease ends, for instance because its state is corrupt."""
+        """Mark the worker to be replaced when the lease ends, for example because its state is corrupt."""
         self._dispatcher.manager.drain(self._held().worker, "error")
 
     async def __aenter__(self) -> Self:
@@ -198,11 +199,11 @@ async def map_calls(
 ) -> AsyncGenerator[Any, None]:
     """Call ``function`` with each of ``rows``, which are read on demand, and yield the results.
 
-    The first error is raised. If there is an error, or the generator is closed, it cancels the calls that are still
-    running and waits for them to stop.
+    The first error is raised. After an error, or when the generator is closed, the remaining calls are cancelled, and
+    the generator waits for them to stop.
     """
     workers = dispatcher.manager.workers
-    # Twice the number of slots, so that each slot always has its next call waiting.
+    # Twice the number of slots, so that the next call for each slot is always waiting.
     limit = 2 * workers.high * workers.concurrency
     remaining = iter(rows)
     tasks: deque[asyncio.Task[Any]] = deque()
@@ -226,7 +227,7 @@ async def map_calls(
 
 
 async def _next_result(tasks: deque[asyncio.Task[Any]], *, ordered: bool) -> Any:
-    """Wait for the first of ``tasks`` or, if not ``ordered``, any of them. Remove the task, and return its result."""
+    """Wait for the first task in ``tasks`` or, if not ``ordered``, for any task. Remove it and return its result."""
     if not ordered:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         task = next(task for task in tasks if task in done)

@@ -1,6 +1,6 @@
-"""A pool's worker process with its statistics, and the set of all workers in a pool.
+"""A pool's worker process, and the set of all workers in a pool.
 
-A worker's phase is derived from its status, its calls and its health. Only the history of phases is stored.
+A worker's phase is not stored, but derived from its status, calls and health. Only the history of phases is recorded.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _MIB: Final = 1024 * 1024
 
 
 class PoolWorker(ProcessWorker):
-    """A process in a pool. It serves as many simultaneous calls as the pool's concurrency allows.
+    """A process in a pool, which serves as many simultaneous calls as the pool's ``concurrency`` allows.
 
-    The pool starts and stops the worker; applications should only read its attributes.
+    The pool starts and stops the worker. Applications should only read its attributes.
 
     Args:
-        name: The pool's name and a number. This is also the ID of the worker.
+        name: The pool's name followed by a number. This is also the worker's ID.
         settings: The settings of the pool.
         pool: The sender of hooks.
-        generation: The pool's generation when the worker is created.
-        on_close: A function to call with the worker when it stops accepting calls.
+        generation: The pool's generation at the time the worker is created.
+        on_close: A function to call with the worker once it no longer accepts calls.
         on_protocol_error: A function to call with the worker and the error if the worker violates the protocol.
     """
 
@@ -88,16 +88,17 @@ class PoolWorker(ProcessWorker):
         self.leases: int = 0
         #: The total number of calls sent to the worker.
         self.calls = 0
-        #: The resident memory in bytes as of the latest report, or None if there has been none.
+        #: The most recently reported resident memory in bytes, or None if it has never been reported.
         self.rss: int | None = None
         self.health: Health = Health.UNKNOWN
-        #: How many health checks in a row have failed.
+        #: The number of health checks that have failed in a row.
         self.failures: int = 0
-        #: Why the pool is draining, stopping or killing the worker. Once this is set, the worker gets no more calls.
+        #: Why the pool is draining, stopping or killing the worker. Once this has been set, the worker gets no more
+        #: calls.
         self.end_cause: Reason | None = None
-        #: Why the worker was killed, in words. Empty if the exit code already shows the reason.
+        #: A description of why the worker was killed. Empty if the exit code already shows the reason.
         self.fault = ""
-        #: How many workers in a row failed before this one was started as a replacement.
+        #: The number of workers in a row that failed before this one replaced them.
         self.attempt = 0
         #: True once the worker has completed a call.
         self.has_answered = False
@@ -116,15 +117,15 @@ class PoolWorker(ProcessWorker):
         self._is_python = settings.target.name is not None
         self._loop = asyncio.get_running_loop()
         self._phase_since = self._loop.time()
-        # Plain tuples, newest first. Each call adds two changes, and few of them are ever read, so we don't create
-        # records here.
+        # Plain tuples, newest first. We don't create records here, because each call adds two changes and few of them
+        # are ever read.
         self._changes: deque[tuple[Phase, Phase, Reason, float, float, Mapping[str, object]]] = deque(maxlen=32)
         self._start_failure: Reason = "init_failed"
         self.on_change(self._status_changed)
 
     @property
     def pid(self) -> int | None:
-        """The process's pid, or None if it has not been started yet."""
+        """The process's pid, or None if the process has not been started yet."""
         return self._pid
 
     @property
@@ -157,19 +158,19 @@ class PoolWorker(ProcessWorker):
     async def suspend(self) -> None:
         """Raise InvalidTransition, because only the pool as a whole can be suspended."""
         raise InvalidTransition(
-            f"{self.name!r} cannot be suspended alone, because it would count as dead; suspend its pool"
+            f"{self.name!r} cannot be suspended on its own, because it would appear dead; suspend its pool instead"
         )
 
     # -- calls ------------------------------------------------------------------------------------------------------
 
     def check_out(self, session: str | None) -> None:
-        """Take one of the worker's slots for a call in ``session``."""
+        """Occupy one of the worker's slots for a call in ``session``."""
         self.leases += 1
         if self.leases == 1:
             self._record(Phase.READY, Phase.BUSY, "checkout", {} if session is None else {"session": session})
 
     def check_in(self) -> None:
-        """Give back one of the worker's slots."""
+        """Release one of the worker's slots."""
         self.leases -= 1
         if self.leases == 0 and self._machine.state is Status.RUNNING:
             if self.healthy:
@@ -188,7 +189,7 @@ class PoolWorker(ProcessWorker):
             self._record(before, self.phase, "health_restored")
 
     def mark_unhealthy(self) -> None:
-        """Count a failed health check."""
+        """Record a failed health check."""
         before = self.phase
         self.failures, self.health = self.failures + 1, Health.UNHEALTHY
         if before is not self.phase:
@@ -197,7 +198,7 @@ class PoolWorker(ProcessWorker):
     def dump_stacks(self) -> None:
         """Ask the worker to write its stacks to stderr. This works even while a call is blocking the interpreter.
 
-        We send nothing if the signal would reach a process that does not handle it.
+        Nothing is sent to processes that don't handle the signal.
         """
         if self._is_python and self._containment.level is not Level.PIDNS:
             self.send_signal(signal.SIGUSR2)
@@ -209,15 +210,15 @@ class PoolWorker(ProcessWorker):
         self._machine.to(Status.PENDING)
 
     def request_stop(self, reason: Reason, timeout: float | None = None) -> None:
-        """Ask the worker to end. If this is called more than once, only the first reason is reported."""
+        """Ask the worker to exit. If this is called more than once, only the first reason is reported."""
         if self.phase.alive:
             self.end_cause = reason
         self.ask_to_stop(timeout)
 
     def kill_orphaned(self) -> None:
-        """Kill the process group of a worker whose loop was closed."""
+        """Kill the worker's process group after its loop was closed."""
         with suppress(OSError):
-            # A child keeps its pid until it is reaped, even if it has exited, so the signal cannot reach a different
+            # A child keeps its pid until it is reaped, even after it has exited, so the signal cannot reach a different
             # process.
             if self._pid is not None and os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 os.killpg(self._pid, signal.SIGKILL)
@@ -248,11 +249,10 @@ class PoolWorker(ProcessWorker):
             # A worker with a fault might not respond to a stop request.
             super()._terminate(force=True)
         elif self._started_at is None:
-            # Use a signal, because the worker may still be importing its target and does not read frames until it is
-            # ready.
+            # Use a signal, because a worker that is still importing its target does not read frames.
             super()._terminate(force=False)
         else:
-            # When the worker receives this frame, it cleans up and exits.
+            # This frame makes the worker clean up and exit.
             self.connection.bye(self.stop_timeout)
 
     # -- phases -----------------------------------------------------------------------------------------------------
@@ -297,13 +297,13 @@ class PoolWorker(ProcessWorker):
 
     def lost_during(self, function: str, end: Exit) -> WorkerLost:
         """Return the error for the caller of ``function``, which was running when this worker died."""
-        return self.lost_error(f"{self.id!r} was lost while it worked on {function!r}", end)
+        return self.lost_error(f"{self.id!r} was lost while running {function!r}", end)
 
     def end_error(self) -> Exception:
-        """Return the error that ended the worker, or the error from its target if the target caused the end."""
+        """Return the error for a worker that exited on its own, or the target's error if that was the cause."""
         end = self._exit
         if end is None or not isinstance(end.error, Exception):
-            return self.lost_error(f"{self.id!r} ended by itself")
+            return self.lost_error(f"{self.id!r} exited unexpectedly")
         if isinstance(end.error.__cause__, RemoteError):
             return end.error.__cause__
         if isinstance(end.error.__cause__, ConnectionClosed):
@@ -311,7 +311,7 @@ class PoolWorker(ProcessWorker):
         return end.error
 
     def lost_error(self, message: str, end: Exit | None = None) -> WorkerLost:
-        """Return the error for a lost worker, including details from ``end`` unless it is None."""
+        """Return the error for a lost worker. Include details from ``end`` unless it is None."""
         if end is None:
             return WorkerLost(message, rss=self.rss, stderr=self.connection.pipes.tail())
         if self.fault:
@@ -334,7 +334,7 @@ class PoolWorker(ProcessWorker):
 
 
 class WorkerSet:
-    """A pool's workers that have not ended, and how many workers there should be.
+    """The current workers of a pool, and how many workers there should be.
 
     Args:
         size: The minimum and maximum number of workers.
@@ -356,12 +356,12 @@ class WorkerSet:
         return len(self.by_id)
 
     def stays(self, worker: PoolWorker) -> bool:
-        """Return True if ``worker`` is meant to stay in the pool: it is neither being drained nor outdated."""
+        """Return True if ``worker`` is meant to stay in the pool, which means that it is not drained or outdated."""
         return worker.end_cause is None and worker.generation == self.generation
 
     @property
     def size(self) -> int:
-        """The number of workers meant to stay in the pool, including those that are starting."""
+        """The number of workers meant to stay in the pool, including those still starting."""
         return sum(map(self.stays, self.by_id.values()))
 
     @property
@@ -371,7 +371,7 @@ class WorkerSet:
 
     @property
     def free_capacity(self) -> int:
-        """How many slots would become available if the pool grew to its maximum size and all workers were ready."""
+        """How many more slots would be available if the pool grew to its maximum size and all workers were ready."""
         return self.concurrency * (self.high - self.ready)
 
     @property
@@ -387,7 +387,7 @@ class WorkerSet:
         return min(self.high, max(self.low, unhealthy + math.ceil(calls / self.concurrency)))
 
     def in_excess(self) -> list[PoolWorker]:
-        """Return the workers above the maximum size, least useful first."""
+        """Return the workers that exceed the maximum size, least useful first."""
         staying = sorted(filter(self.stays, self), key=_usefulness)
         return staying[: max(0, self.size - self.high)]
 

@@ -441,8 +441,7 @@ class SupervisorLoop:
         hooks.circuit_opened.announce(self.supervisor, child=name, restarts=child.restarts)
         self._leave(child)
 
-    # -- operations requested by callers --------------------------------------------------------------------------
-    # --------------------------------------------------------------------------------
+    # -- operations requested by callers ------------------------------------------------------------------------------
 
     def child(self, name: str) -> Child:
         """Return the child ``name``.

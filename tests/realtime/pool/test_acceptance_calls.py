@@ -53,7 +53,7 @@ async def test_p3_a_call_above_the_limit_is_refused_at_once(tmp_path: Path) -> N
             (running,) = await occupied(pool, tmp_path, 1)
             waiting = asyncio.create_task(pool.call("pid"))
             await until(lambda: pool.stats().queued == 1)
-            with pytest.raises(PoolBusy, match="1 calls already wait for a worker of 'pool', which is the maximum"):
+            with pytest.raises(PoolBusy, match="1 calls are already waiting for a worker of 'pool', which is"):
                 await pool.call("pid")
             assert saturated == [{"queued": 1, "function": "pid"}]
             (tmp_path / "release").touch()
@@ -63,7 +63,7 @@ async def test_p3_a_call_above_the_limit_is_refused_at_once(tmp_path: Path) -> N
 async def test_an_empty_queue_still_waits_for_workers_that_start(tmp_path: Path) -> None:
     async with pool_of(size=(0, 2), queue=0) as pool:
         calls = await occupied(pool, tmp_path, 2)
-        with pytest.raises(PoolBusy, match="0 calls already wait"):
+        with pytest.raises(PoolBusy, match="0 calls are already waiting"):
             await pool.call("pid")
         (tmp_path / "release").touch()
         assert len({await call for call in calls}) == 2
@@ -268,13 +268,13 @@ async def test_values_arrive_with_their_types() -> None:
 @pytest.mark.parametrize("codec", ["msgpack", "json"])
 async def test_a_codec_that_would_alter_a_value_refuses_it(codec: str) -> None:
     async with pool_of(codec=codec) as pool:
-        with pytest.raises(TypeError, match=f"'echo' was not called, .*{codec} cannot carry a value of type tuple"):
+        with pytest.raises(TypeError, match=f"'echo' was not called, .*{codec} cannot encode a value of type tuple"):
             await pool.call("echo", {"a": (1, 2)})
         with pytest.raises(
-            RemoteError, match=f"returned a value that cannot be sent: {codec} cannot carry .* type Point"
+            RemoteError, match=f"returned a value that cannot be sent: {codec} cannot encode .* type Point"
         ):
             await pool.call("tests.realtime.pool.pool_targets:point")
-        with pytest.raises(RemoteError, match=f"{codec} cannot carry a value of type set"):
+        with pytest.raises(RemoteError, match=f"{codec} cannot encode a value of type set"):
             async for _ in pool.stream("tests.realtime.pool.pool_targets:sets"):
                 pass
         assert pool.stats().idle == 1

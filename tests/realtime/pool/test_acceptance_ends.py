@@ -71,7 +71,7 @@ async def test_a_call_whose_worker_dies_during_the_stop_reports_how(tmp_path: Pa
         await call
     lost = caught.value.__cause__
     assert isinstance(lost, WorkerLost)
-    assert (lost.signal, "while it worked on 'wait_for'" in str(lost)) == (signal.SIGKILL, True)
+    assert (lost.signal, "while running 'wait_for'" in str(lost)) == (signal.SIGKILL, True)
     await stopping
 
 

@@ -53,7 +53,7 @@ async def test_p1_a_worker_that_dies_fails_only_its_own_call(tmp_path: Path) -> 
         error = lost[0]
         assert isinstance(error, WorkerLost)
         assert (error.signal, error.exit_code) == (signal.SIGKILL, -signal.SIGKILL)
-        assert "'pool-1' was lost while it worked on 'wait_for': it was killed by signal 9 (SIGKILL)" in str(error)
+        assert "'pool-1' was lost while running 'wait_for': it was killed by signal 9 (SIGKILL)" in str(error)
         assert error.rss
         assert said(recovered) == [("replace", "pool-1", "exited")]
         assert pool.stats().restarts == 1

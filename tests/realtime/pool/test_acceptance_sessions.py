@@ -66,7 +66,7 @@ async def test_p14_the_loss_of_a_strict_session_is_reported_once(mode: str) -> N
     async with pool_of(size=(2, 2), sessions=Sessions(mode=mode)) as pool:  # type: ignore[arg-type]
         first = await pool.call("pid", session="a")
         await lose(pool, first)
-        with pytest.raises(SessionLost, match=r"the session 'a' was lost with 'pool-\d'"):
+        with pytest.raises(SessionLost, match=r"the session 'a' was lost when 'pool-\d'"):
             await pool.call("pid", session="a")
         second = await pool.call("pid", session="a")
         assert second != first
@@ -122,7 +122,7 @@ async def test_waiting_calls_of_a_new_session_get_one_worker(tmp_path: Path) -> 
 async def test_a_busy_worker_fails_calls_in_mode_fail(tmp_path: Path) -> None:
     async with pool_of(size=(2, 2), sessions=Sessions(mode="fail")) as pool:
         call = await occupy(pool, tmp_path, "a")
-        with pytest.raises(SessionLost, match="which has the session 'a', is busy and accepts no call now"):
+        with pytest.raises(SessionLost, match="which has the session 'a', is busy and cannot accept a call now"):
             await pool.call("pid", session="a")
         (tmp_path / "release").touch()
         first = await call
@@ -150,7 +150,7 @@ async def test_a_call_in_mode_fail_fails_at_resume_if_its_worker_is_busy(tmp_pat
         second = asyncio.create_task(pool.call("pid", session="a"))
         await until(lambda: pool.stats().queued == 2)
         await pool.resume()
-        with pytest.raises(SessionLost, match="is busy and accepts no call now"):
+        with pytest.raises(SessionLost, match="is busy and cannot accept a call now"):
             await second
         release.touch()
         assert await first

@@ -60,7 +60,7 @@ async def start(spawn: Spawn, code: str) -> Up:
         ("send('result', 1, 2); stay()", "answered call 1, which is not running"),
         ("send('hello', 99, 1, 'test 1.0'); stay()", "uses version 99 of the protocol (test 1.0) instead of version 1"),
         ("send('hello', 1, 1, 'test'); send('hello', 1, 1, 'test'); stay()", "sent hello twice"),
-        ("send('hello', 1, 1, 'test', 'more'); stay()", "is not a frame 'hello'"),
+        ("send('hello', 1, 1, 'test', 'more'); stay()", "is not a valid 'hello' frame"),
         ("send('hello', 1, 1, 'test'); receive(); send('ready'); send('ready'); stay()", "sent ready unexpectedly"),
     ],
 )
@@ -80,7 +80,7 @@ async def test_an_invalid_greeting_closes_the_connection(spawn: Spawn, code: str
     ("code", "why"),
     [
         ("answer(['result', 2, 'x'])", "answered call 2, which is not running"),
-        ("answer(['result', 1])", "is not a frame 'result'"),
+        ("answer(['result', 1])", "is not a valid 'result' frame"),
         ("answer(['surprise', 1])", "'surprise' is not a known tag"),
         ("answer(['chunk', 1, 'x'])", "sent more chunks than it was granted"),
         ("answer(['end', 1])", "ended as a stream, but is not one"),

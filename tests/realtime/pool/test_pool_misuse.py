@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("codec", ["msgpack", "json"])
 async def test_an_argument_that_cannot_be_sent_is_refused_with_the_remedy(codec: str) -> None:
     async with pool_of(codec=codec) as pool:
-        with pytest.raises(TypeError, match=r"'echo' was not called, .*type lock .*; give numbers.*codec='pickle'"):
+        with pytest.raises(TypeError, match=r"'echo' was not called, .*type lock .*; use only numbers.*codec='pickle'"):
             await pool.call("echo", [threading.Lock()])
         with pytest.raises(
             RemoteError, match=r"'fail_in_a_way' returned a value that cannot be sent.*type lock .*'pickle'"
@@ -40,7 +40,7 @@ async def test_an_argument_that_cannot_be_sent_is_refused_with_the_remedy(codec:
 
 
 def test_init_that_cannot_be_sent_is_refused_with_the_pool() -> None:
-    with pytest.raises(TypeError, match=r"init=\(<object .*\) of 'pool' cannot be sent: .*; give numbers"):
+    with pytest.raises(TypeError, match=r"init=\(<object .*\) of 'pool' cannot be sent: .*; use only numbers"):
         pool_of(init=[object()], codec="msgpack")
 
 
@@ -58,7 +58,7 @@ async def test_a_stream_has_one_consumer_at_a_time() -> None:
     async with pool_of() as pool, pool.stream("numbers", 2) as numbers:
         first = asyncio.ensure_future(anext(numbers))
         await asyncio.sleep(0)
-        with pytest.raises(RuntimeError, match="another caller already waits for the next value of 'numbers'"):
+        with pytest.raises(RuntimeError, match="another caller is already waiting for the next value of 'numbers'"):
             await anext(numbers)
         assert await first == 0
         assert await anext(numbers) == 1

@@ -71,7 +71,7 @@ async def test_an_error_carries_the_remote_traceback(up: Spawn, served: str, con
         (
             "unsendable",
             "TypeError",
-            "'fail_in_a_way' returned a value that cannot be sent: pickle cannot carry it: ",
+            "'fail_in_a_way' returned a value that cannot be sent: pickle cannot encode the value: ",
         ),
         ("large", "ValueError", "'fail_in_a_way' returned a value that cannot be sent: a frame of 68157"),
     ],
@@ -87,7 +87,7 @@ async def test_a_worker_survives_whatever_a_function_raises(up: Spawn, way: str,
 
 async def test_values_that_cannot_be_sent_are_refused_and_nothing_is_sent(up: Spawn) -> None:
     worker = await up("Plain")
-    with pytest.raises(ValueError, match="send less at a time"):
+    with pytest.raises(ValueError, match="send less data at a time"):
         worker.call("echo", bytes(65 * 1024 * 1024))
     with pytest.raises(TypeError, match=r"cannot pickle '_thread\.lock' object"):
         worker.call("echo", threading.Lock())
@@ -132,7 +132,7 @@ async def test_an_async_function_without_a_loop_is_refused(up: Spawn) -> None:
     worker = await up("Plain")
     error = await worker.result(f"{SERVED}:echo_in_a_loop", 7)
     assert isinstance(error, RemoteError)
-    assert "is async, but the target of this pool is not" in error.message
+    assert "is async, but this pool's target is not" in error.message
 
 
 async def test_calls_run_concurrently_in_threads(up: Spawn, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ async def test_a_worker_greets_and_becomes_ready(spawn: Spawn) -> None:
     [
         ("Broken", ["no model there"], "OSError", "no model there"),
         ("Broken", [], "TypeError", "Broken.__init__() missing 1 required positional argument: 'message'"),
-        ("echo", [1], "TypeError", f"init=[1] was given, but '{SERVED}:echo' is a function; init is for a class"),
+        ("echo", [1], "TypeError", f"init=[1] was given, but '{SERVED}:echo' is a function; init is only for classes"),
         ("not_callable", [], "TypeError", f"target='{SERVED}:not_callable' is 42, which cannot be called"),
         ("nothing", [], "AttributeError", f"module '{SERVED}' has no attribute 'nothing'"),
     ],
@@ -61,7 +61,7 @@ async def test_a_missing_module_is_named(spawn: Spawn) -> None:
 
 
 async def test_init_that_cannot_be_sent_is_refused() -> None:
-    with pytest.raises(TypeError, match="type object unchanged; give numbers"):
+    with pytest.raises(TypeError, match="type object without altering it; use only numbers"):
         connect(f"{SERVED}:Plain", object(), codec="msgpack")
 
 

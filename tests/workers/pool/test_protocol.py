@@ -51,7 +51,7 @@ def test_bytes_are_transferred_unless_the_codec_has_none(name: str) -> None:
     [
         ("msgpack", object(), "type object"),
         ("msgpack", iter(()), "type tuple_iterator"),
-        ("msgpack", 2**70, "msgpack cannot carry it"),
+        ("msgpack", 2**70, "msgpack cannot encode the value"),
         ("msgpack", "\ud800", "surrogates"),
         ("msgpack", NESTED, "recursion"),
         ("json", b"bytes", "type bytes"),
@@ -150,7 +150,7 @@ ALTERED: list[Any] = [
 @pytest.mark.parametrize("name", ["msgpack", "json"])
 def test_a_value_that_would_arrive_altered_is_refused(name: str, value: Any) -> None:
     for wrapped in (value, [1, value], {"a": [value]}):
-        with pytest.raises(TypeError, match=f"{name} cannot carry a (value|key) of type .* codec='pickle'"):
+        with pytest.raises(TypeError, match=f"{name} cannot encode a (value|key) of type .* codec='pickle'"):
             codec(name).encode_payload(wrapped)
 
 
@@ -164,7 +164,7 @@ def test_pickle_keeps_the_type_of_a_value(way: str, back: str, value: Any) -> No
 
 
 def test_json_refuses_keys_that_it_would_make_text() -> None:
-    with pytest.raises(TypeError, match="json cannot carry a key of type int unchanged"):
+    with pytest.raises(TypeError, match="json cannot encode a key of type int without altering it"):
         codec("json").encode_payload({1: "a"})
     assert codec("msgpack").loads(codec("msgpack").dumps(codec("msgpack").encode_payload({1: "a", b"b": None}))) == {
         1: "a",
@@ -176,7 +176,7 @@ def test_a_list_that_contains_itself_is_refused() -> None:
     endless: list[Any] = []
     endless.append(endless)
     for name in ("msgpack", "json"):
-        with pytest.raises(ValueError, match="cannot carry it"):
+        with pytest.raises(ValueError, match="cannot encode the value"):
             codec(name).dumps(codec(name).encode_payload(endless))
 
 
@@ -268,11 +268,11 @@ def test_a_length_of_more_than_64_mib_is_refused_immediately() -> None:
         ("{}", "is not a frame; a frame is an array"),
         ("[]", "is not a frame; a frame is an array"),
         ("[[]]", "not a known tag"),
-        ('["call", 1, "f", [], {}, null, 0]', "'call' is not a known tag; the tags are hello, ready"),
+        ('["call", 1, "f", [], {}, null, 0]', "'call' is not a known tag; the known tags are hello, ready"),
         ('["nonsense"]', "not a known tag"),
-        ('["result", 1]', "is not a frame 'result' with the items int, object"),
-        ('["result", 1, 2, 3]', "is not a frame 'result'"),
-        ('["result", "1", 2]', "is not a frame 'result'"),
+        ('["result", 1]', "is not a valid 'result' frame; the item types are int, object"),
+        ('["result", 1, 2, 3]', "is not a valid 'result' frame"),
+        ('["result", "1", 2]', "is not a valid 'result' frame"),
         ('["pong", 1, null, "long", 0]', "items int, int | None, int | float, int"),
         ("[1", "is not valid json"),
         ("\x00\x01", "is not valid json"),

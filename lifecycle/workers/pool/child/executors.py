@@ -1,9 +1,9 @@
-"""The execution of calls in a worker process: find the function, run it, interrupt it, and send the response.
+"""Runs calls in a worker process: finds the function, calls it, interrupts it if requested, and sends the response.
 
-A call is *open* while `Cancelled` may be raised in it. It is closed while code of this package runs, so that an
-interrupt never leaves a frame half written. Executors differ in where they run calls and how they interrupt an open
-call. In the main thread, they use a signal. In any other thread, they use an asynchronous exception. For async
-functions, see `loop_executor`.
+A call is *open* while `Cancelled` may be raised in it. It is closed while this package's own code runs, so that an
+interrupt never leaves a frame half written. Executors differ in where they run calls and how they interrupt them. A
+call in the main thread is interrupted by a signal, and a call in any other thread by an asynchronous exception. For
+async functions, see `loop_executor`.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ __all__ = [
     "under_span",
 ]
 
-#: The signal with which the parent requests a stack dump from the threads that run calls.
+#: The signal that the parent sends to request a stack dump from the threads that run calls.
 STACK_DUMP = signal.SIGUSR2
-#: The prefix of the modules whose frames are left out of tracebacks.
+#: Frames of modules with this prefix are left out of tracebacks.
 _OURS = "lifecycle.workers.pool.child."
-#: Code flags of ``async def`` without and with ``yield``. They are copied, because importing inspect slows the start.
+#: CO_COROUTINE and CO_ASYNC_GENERATOR. They are copied here because importing inspect would slow down the start.
 _ASYNC = 0x0080 | 0x0200
 
 
@@ -55,7 +55,7 @@ _ASYNC = 0x0080 | 0x0200
 
 
 class Target:
-    """The target of the pool: either a function and its module, or a class and its only instance.
+    """The pool's target: either a function and its module, or a class and its only instance.
 
     Args:
         name: ``module:qualname``.
@@ -65,7 +65,7 @@ class Target:
         self._name = name
         self._given = _resolve(name)
         self._object: Any = None
-        # The functions that calls have requested as ``module:qualname``.
+        # Functions that have been called by ``module:qualname``.
         self._found: dict[str, Callable[..., Any]] = {}
 
     @property
@@ -79,17 +79,17 @@ class Target:
         """Create the instance if the target is a class.
 
         Raises:
-            TypeError: if ``init`` was given for a function, or the target is not callable.
+            TypeError: if the target is not callable, or is a function but ``init`` is not empty.
         """
         if isinstance(self._given, type):
             self._object = self._given(*init)
         elif not callable(self._given):
             raise TypeError(f"target={self._name!r} is {self._given!r:.200}, which cannot be called")
         elif init:
-            raise TypeError(f"init={init!r:.200} was given, but {self._name!r} is a function; init is for a class")
+            raise TypeError(f"init={init!r:.200} was given, but {self._name!r} is a function; init is only for classes")
 
     def find(self, function: str) -> Callable[..., Any]:
-        """Return the function or method called ``function``. A name of the form ``module:qualname`` is imported.
+        """Return the function or method called ``function``, importing it if the name has the form ``module:qualname``.
 
         Raises:
             AttributeError: if the function or method does not exist.
@@ -104,8 +104,8 @@ class Target:
             return found
         module, _, qualname = self._name.partition(":")
         if function == qualname.rpartition(".")[2]:
-            return self._given  # type: ignore[no-any-return]  # make() has checked that it is callable
-        return getattr(sys.modules[module], function)  # type: ignore[no-any-return]  # the call checks that
+            return self._given  # type: ignore[no-any-return]  # checked by make()
+        return getattr(sys.modules[module], function)  # type: ignore[no-any-return]  # checked by the call
 
 
 def is_async(function: object) -> bool:
@@ -125,7 +125,7 @@ def _resolve(name: str) -> Any:
 
 
 class Cancelled(BaseException):
-    """The exception that is raised in the function of a cancelled call. ``except Exception`` does not catch it."""
+    """Raised in a function when its call is cancelled. ``except Exception`` does not catch it."""
 
 
 class Call:
@@ -136,7 +136,7 @@ class Call:
         function: The name of the function.
         args: The encoded positional arguments.
         kwargs: The encoded keyword arguments.
-        window: The maximum number of unacknowledged chunks, or 0 for a call with one result.
+        window: The maximum number of unacknowledged chunks, or 0 if the call has a single result.
     """
 
     __slots__ = (
@@ -154,7 +154,7 @@ class Call:
 
     def __init__(
         self, number: int, function: str, args: list[Any], kwargs: dict[str, Any], window: int
-    ) -> None:  # in the order of the items in the frame
+    ) -> None:  # in the same order as in the frame
         self.number: int = number
         self.function: str = function
         self.args: list[Any] = args
@@ -165,7 +165,7 @@ class Call:
         self.open: bool = False
         # The W3C traceparent for the caller's span.
         self.traceparent: str = ""
-        #: Credits beyond the first window. A SimpleQueue is used because a signal can wake a thread that waits on one.
+        #: Credits beyond the first window. We use a SimpleQueue because a signal can interrupt a thread waiting on it.
         self.credits: SimpleQueue[int] = SimpleQueue()
 
     @property
@@ -180,7 +180,7 @@ class Call:
             raise Cancelled
 
     def leave(self) -> None:
-        """Stop allowing the call to be interrupted. Idempotent."""
+        """Prevent the call from being interrupted. Idempotent."""
         self.open = False
 
 
@@ -200,7 +200,7 @@ def _outcome(call: Call, find: Callable[[str], Any], channel: Channel) -> list[A
             function = find(call.function)
             if is_async(function):
                 raise TypeError(
-                    f"{function!r} is async, but the target of this pool is not, so its workers have no loop"
+                    f"{function!r} is async, but this pool's target is not, so its workers have no event loop"
                 )
             value = function(*channel.decode_payload(call.args), **channel.decode_payload(call.kwargs))
             if call.window:
@@ -220,7 +220,7 @@ def _outcome(call: Call, find: Callable[[str], Any], channel: Channel) -> list[A
 
 
 def refuse_generator(call: Call, value: object) -> None:
-    """Raise TypeError if ``call`` returned a generator although it was not requested as a stream."""
+    """Raise TypeError if ``call`` returned a generator but was not requested as a stream."""
     if hasattr(value, "gi_frame") or hasattr(value, "ag_frame"):
         raise TypeError(f"{call.function!r} is a generator; use stream() for its values")
 
@@ -243,7 +243,7 @@ def _stream(call: Call, items: Iterable[Any], channel: Channel) -> None:
 
 
 def send_outcome(channel: Channel, call: Call, frame: list[Any]) -> None:
-    """Send ``frame``, or an error if the result cannot be sent."""
+    """Send ``frame``. If the result cannot be sent, send an error instead."""
     try:
         if frame[0] == "result":
             frame[2] = channel.encode_payload(frame[2])
@@ -255,7 +255,7 @@ def send_outcome(channel: Channel, call: Call, frame: list[Any]) -> None:
 
 def error_frame(number: int, error: BaseException) -> list[Any]:
     """Return the frame that reports ``error`` for the call ``number``."""
-    import traceback  # imported here, because many workers never need it
+    import traceback  # imported here because many workers never need it
 
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
@@ -272,8 +272,8 @@ def _encodable(text: str) -> str:
 
 
 def under_span(traceparent: str) -> ExitStack:
-    """Enter the caller's span here, and in OpenTelemetry if it is installed. Closing the stack leaves the span."""
-    from contextlib import ExitStack  # imported here, because few calls are traced
+    """Make the caller's span current, including in OpenTelemetry if installed. Closing the stack leaves the span."""
+    from contextlib import ExitStack  # imported here because few calls are traced
 
     held = ExitStack()
     held.callback(current_span.reset, current_span.set(traceparent))
@@ -293,10 +293,10 @@ class MainExecutor:
     """An executor that runs one call at a time in the main thread, where a signal can interrupt even a sleep.
 
     Args:
-        find: A function that returns the function for a name.
-        channel: The channel on which chunks are sent.
-        done: A function that is called with each call and its response frame.
-        reader: The reader of frames while no call is running.
+        find: A function that looks up a function by its name.
+        channel: The channel for sending chunks.
+        done: A function to call with each finished call and its response frame.
+        reader: Reads frames while no call is running.
     """
 
     kind: type[Call] = Call
@@ -336,7 +336,7 @@ class MainExecutor:
         """Interrupt ``call`` if it is open. Its response then confirms the cancellation."""
         call.cancelled = True
         call.credits.put(0)
-        # The signal handler checks that this call is still running when the signal arrives.
+        # When the signal arrives, its handler checks that this call is still running.
         signal.pthread_kill(self._thread, signal.SIGUSR1)
 
     def credit(self, call: Call, number: int) -> None:
@@ -354,7 +354,7 @@ class MainExecutor:
         if call is None:
             return False
         if call.window:
-            # Credits must arrive while the stream runs, so the second thread must read them.
+            # The stream needs credits while it runs, so let the second thread read them.
             self._reader.release()
         else:
             self._reader.unpark()
@@ -367,7 +367,7 @@ class MainExecutor:
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         call = self._current
         if call is not None and call.open and call.cancelled:
-            # Interrupt a call only once, because a second interrupt would break its cleanup.
+            # Interrupt a call only once. A second interrupt would disrupt its cleanup.
             call.open = False
             raise Cancelled
 
@@ -378,8 +378,8 @@ class MainExecutor:
 class ThreadCall(Call):
     """A call that runs in its own thread.
 
-    Python raises an asynchronous exception some time after it is requested. Closing the call therefore withdraws a
-    request that is still pending. One lock protects both operations.
+    There is a delay between requesting an asynchronous exception and Python raising it, so closing the call withdraws
+    any pending request. A lock protects both operations.
     """
 
     __slots__ = ("_lock", "_thread")
@@ -396,7 +396,7 @@ class ThreadCall(Call):
         super().enter()
 
     def leave(self) -> None:
-        """Stop allowing interrupts, and withdraw an exception that was requested but has not been raised yet."""
+        """Prevent interrupts, and withdraw an exception that has been requested but not raised yet."""
         super().leave()
         with self._lock:
             if self._thread is not None and self.cancelled:
@@ -415,14 +415,14 @@ class ThreadCall(Call):
 
 
 class ThreadExecutor:
-    """An executor that runs each call in its own thread. The arguments are those of `MainExecutor`."""
+    """An executor that runs each call in its own thread. For the arguments, see `MainExecutor`."""
 
     kind: type[Call] = ThreadCall
 
     def __init__(self, find: Callable[[str], Any], channel: Channel, done: Callable[[Call, list[Any]], None]) -> None:
-        # Import threading only here, because a worker with one call at a time does not need it. The import must happen
-        # in the main thread: before Python 3.13, threading takes the importing thread for the main thread, and the
-        # process would hang at exit.
+        # Workers that run one call at a time don't need threading, so it is imported here. This must happen in the main
+        # thread. Before Python 3.13, threading mistakes the thread that imports it for the main thread, and the process
+        # would hang at exit.
         import threading
 
         self._threading = threading
@@ -470,12 +470,12 @@ class ThreadExecutor:
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    # imported here, because a worker with one call at a time does not need it
+    # imported here because workers that run one call at a time don't need it
     from ctypes import c_ulong, py_object, pythonapi
 
     pythonapi.PyThreadState_SetAsyncExc(c_ulong(thread), error and py_object(error))
 
 
 def block_stack_dumps() -> None:
-    """Exclude the current thread from stack dumps, because it runs no calls."""
+    """Exclude the current thread, which does not run calls, from stack dumps."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {STACK_DUMP})

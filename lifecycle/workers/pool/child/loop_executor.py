@@ -1,4 +1,4 @@
-"""The execution of calls in a worker process with an async target. Only these workers import asyncio."""
+"""Runs calls in a worker process whose target is async. Other workers don't import asyncio."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["LoopExecutor"]
 class LoopExecutor:
     """An executor that runs async functions in an event loop in the main thread, and plain functions in threads.
 
-    The arguments are those of `MainExecutor`.
+    For the arguments, see `MainExecutor`.
     """
 
     kind: type[Call] = ThreadCall
@@ -40,11 +40,11 @@ class LoopExecutor:
         self._runner = asyncio.Runner()
         self._loop = self._runner.get_loop()
         self._closed = asyncio.Event()
-        # The calls that run as tasks, each with the number of chunks that it may still send.
+        # The calls running as tasks. Each semaphore limits how many more chunks the call can send.
         self._tasks: dict[Call, tuple[asyncio.Task[None], asyncio.Semaphore]] = {}
 
     def run(self, start: Callable[[], None]) -> None:
-        """Call ``start`` in the loop. Run the loop until `close` has been called and all calls have finished."""
+        """Call ``start`` in the loop, and run the loop until `close` is called and all calls have finished."""
         with self._runner:
             self._runner.run(self._serve(start))
         self._threads.join()
@@ -86,7 +86,7 @@ class LoopExecutor:
     def _cancel(self, call: Call) -> None:
         if call in self._tasks:
             call.cancelled = True
-            # A task that is cancelled before its first step would never run, and could not send a response.
+            # A task that is cancelled before its first step never runs, so it could not send a response.
             if call.began is not None:
                 self._tasks[call][0].cancel()
         else:
@@ -102,7 +102,7 @@ class LoopExecutor:
     async def _work(self, call: Call, function: Callable[..., Any], credit: asyncio.Semaphore) -> None:
         call.began = monotonic()
         if call.traceparent:
-            # The task has its own context, so the span ends with the call.
+            # There is no need to leave the span, because the task has its own context.
             under_span(call.traceparent)
         try:
             frame = await self._perform(call, function, credit)
@@ -120,7 +120,7 @@ class LoopExecutor:
             refuse_generator(call, value)
             return ["result", call.number, await value]
         if not hasattr(value, "__aiter__"):
-            # Close the coroutine, because Python would warn that it was never awaited.
+            # Close the coroutine to avoid Python's warning that it was never awaited.
             value.close()
             raise TypeError(f"{call.function!r} is not a generator; use call() for its result")
         try:

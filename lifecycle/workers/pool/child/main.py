@@ -1,7 +1,7 @@
 """The program that a Python worker process runs. ``ps`` shows the path of this file.
 
-The interpreter runs the file with ``-P``, which keeps it from importing modules in the file's directory or the working
-directory by mistake. The file imports this library from the same location as the parent. The rest of the code is in
+The parent runs this file with ``python -P``, so that modules in its directory or in the working directory are not
+imported by mistake. The library is imported from the same location as in the parent. The rest of the code is in
 `runtime`.
 """
 
@@ -14,14 +14,14 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the worker until it exits."""
-    # Collecting garbage would slow the start down, and imported modules never become garbage.
+    # Garbage collection would slow down the start, and imported modules never become garbage.
     gc.disable()
-    root = os.path.abspath(__file__)  # noqa: PTH100  # pathlib would slow the start
+    root = os.path.abspath(__file__)  # noqa: PTH100  # importing pathlib would slow down the start
     for _ in range(5):
         root = os.path.dirname(root)  # noqa: PTH120  # as above
     sys.path.insert(0, root)
 
-    from lifecycle.workers.pool.child.runtime import serve  # needs the import path that is set above
+    from lifecycle.workers.pool.child.runtime import serve  # requires the path set above
 
     serve()
 

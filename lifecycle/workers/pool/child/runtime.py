@@ -1,8 +1,8 @@
-"""The runtime of a worker process: its frames, its signals, and its reaction to the end of its parent.
+"""The runtime of a worker process, which handles frames and signals, and shuts down when the parent exits.
 
 A second thread reads frames, so that pings and cancellations are handled while a call is running. While no call is
-running, the main thread reads (see `SharedReader`). The end of the input means that the parent has ended. The worker
-then cancels its running calls and gives them one second to finish. After that, it kills its whole process group.
+running, the main thread reads them instead (see `SharedReader`). If the input ends, the parent has exited. In that
+case, the worker cancels its running calls, gives them one second to finish, and kills its whole process group.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.pool.protocol import Codec
 
     class Executor(Protocol):
-        """The interface of executors, which run calls in the main thread, in threads, or in an event loop."""
+        """The interface of an executor, which runs calls in the main thread, in threads, or in an event loop."""
 
         kind: type[Call]
 
@@ -54,15 +54,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Channel", "Runtime", "SharedReader", "serve"]
 
-#: Seconds that cancelled calls have to finish after the parent has ended.
+#: How many seconds cancelled calls have to finish after the parent has exited.
 _LAST_SECONDS = 1.0
 #: Bytes per read.
 _CHUNK = 64 * 1024
-#: How often the second thread checks whether the main thread still accepts calls, in seconds.
+#: Seconds between the second thread's checks of whether the main thread is busy.
 _CHECK_INTERVAL = 0.002
-#: The signal that wakes the main thread. Its handler does nothing else.
+#: The signal that wakes the main thread. Its handler only records that the main thread is awake.
 _WAKE = signal.SIGURG
-#: Seconds between two attempts to wake the main thread.
+#: Seconds between attempts to wake the main thread.
 _WAKE_AGAIN = 0.02
 
 
@@ -76,16 +76,16 @@ def serve() -> None:
     _thread.start_new_thread(runtime.read, ())
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # Python created it
     faulthandler.enable()
-    # Each thread dumps only its own stack, because walking the stack of another running thread may crash the process.
-    # Threads that run no calls block the signal.
+    # Each thread dumps only its own stack, because walking another running thread's stack can crash the process.
+    # Threads that don't run calls block the signal.
     faulthandler.register(STACK_DUMP, all_threads=False)
-    # Register this function first, because atexit calls the first one last.
+    # Register this function first, because atexit calls functions in reverse order.
     atexit.register(runtime.end)
     sys.exit(runtime.run())
 
 
 class Runtime:
-    """A worker process with its pending calls and the executor that runs them."""
+    """A worker process, with its pending calls and the executor that runs them."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -96,14 +96,14 @@ class Runtime:
         self._calls: dict[int, Call] = {}
         # The traceparent for the next call.
         self._traceparent = ""
-        # The grace period from the ``bye`` frame, in seconds. None if the input ended without ``bye``.
+        # The grace period from the ``bye`` frame in seconds, or None if there has been no ``bye``.
         self._grace: float | None = None
         self._orphaned = False
-        # True if no more calls are accepted.
+        # True once no more calls are accepted.
         self._closing = False
-        # True if this process itself has cancelled its running calls.
+        # True once this process has cancelled its running calls by itself.
         self._cancelling = False
-        # The signal that ended this process, or None.
+        # The signal that asked this process to exit, or None.
         self._signal: int | None = None
         # Held until the main thread has finished.
         self._busy = _thread.allocate_lock()
@@ -135,7 +135,7 @@ class Runtime:
 
     def _serve(self, setup: dict[str, Any]) -> None:
         sys.path[:] = setup["path"]
-        # User code runs from this line on.
+        # From here on, user code may run.
         gc.enable()
         target = Target(setup["target"])
         executor = self._executor_type(target.is_async, setup["concurrency"])(target.find, self._channel, self._done)
@@ -153,7 +153,7 @@ class Runtime:
 
     def _executor_type(self, is_async: bool, concurrency: int) -> Callable[..., Executor]:
         if is_async:
-            # imported here, because asyncio would slow other starts
+            # imported here because asyncio would slow down the start of other workers
             from lifecycle.workers.pool.child.loop_executor import LoopExecutor
 
             return LoopExecutor
@@ -162,20 +162,19 @@ class Runtime:
     def _done(self, call: Call, frame: list[Any]) -> None:
         del self._calls[call.number]
         if self._cancelling and frame[0] == "error" and frame[-1]:
-            # The parent did not cancel the call, so send no response. The parent sees the failure when this process
-            # exits.
+            # Send no response, because the parent did not cancel the call. It sees the failure when this process exits.
             return
         send_outcome(self._channel, call, frame)
 
     def _terminated(self, number: int, _frame: FrameType | None) -> None:
-        """End the process with the received signal, after the running functions have cleaned up."""
+        """Cancel all calls and, once they have cleaned up, end the process with the received signal."""
         self._signal = number
         self._close()
         self._cancel_all()
         self._reader.interrupt()
 
     def end(self) -> None:
-        """End the process with the signal that it has received. If the parent has ended, kill the process group."""
+        """End the process with the signal it received, if any. If the parent has exited, kill the process group."""
         if self._signal is not None:
             signal.signal(self._signal, signal.SIG_DFL)
             os.kill(os.getpid(), self._signal)
@@ -185,7 +184,7 @@ class Runtime:
     # -- the second thread ----------------------------------------------------------------------------------------
 
     def read(self) -> None:
-        """Read frames until the input ends, then end the process."""
+        """Read frames until the input ends, and then make sure that the process exits."""
         block_stack_dumps()
         try:
             self._reader.run()
@@ -205,7 +204,7 @@ class Runtime:
             frames = self._channel.decode(data)
             for tag, *items in frames:
                 if self._executor is None and tag not in {"setup", "bye"}:
-                    raise ProtocolError(f"a frame {tag!r} arrived before this worker was ready")  # noqa: TRY301  # as the decoder does
+                    raise ProtocolError(f"a {tag!r} frame arrived before this worker was ready")  # noqa: TRY301  # as the decoder does
                 self._handlers[tag](*items)
         except ProtocolError as error:
             sys.stderr.write(f"lifecycle: {error}\n")
@@ -217,7 +216,7 @@ class Runtime:
     def _call(
         self, number: int, function: str, args: list[Any], kwargs: dict[str, Any], _budget: float | None, window: int
     ) -> None:
-        assert self._executor is not None, "no call is accepted before that"
+        assert self._executor is not None, "calls are only accepted after the setup"
         call = self._calls[number] = self._executor.kind(number, function, args, kwargs, window)
         call.traceparent, self._traceparent = self._traceparent, ""
         self._executor.submit(call)
@@ -235,7 +234,7 @@ class Runtime:
             self._executor.credit(call, chunks)
 
     def _ping(self, number: int) -> None:
-        # list() copies the values in one atomic step, because other threads add and remove calls.
+        # Other threads add and remove calls, so copy the values first. Calling list() does this atomically.
         call = next(iter(list(self._calls.values())), None)
         busy, age = (None, 0.0) if call is None else (call.number, call.age)
         self._channel.send(["pong", number, busy, age, _resident_memory()])
@@ -245,14 +244,14 @@ class Runtime:
         self._close()
 
     def _input_ended(self) -> None:
-        """Wait for the main thread to end the process. If it does not, end the process from this thread."""
+        """Wait for the main thread to end the process. If it does not do so in time, kill the process."""
         self._orphaned = self._grace is None
         self._close()
         until = time.monotonic() + (self._grace or 0)
         if not self._busy.acquire(timeout=self._grace or 0):
             self._cancel_all()
             self._busy.acquire(timeout=_LAST_SECONDS)
-        # Leave time for functions that are registered with atexit.
+        # Leave time for functions registered with atexit.
         time.sleep(max(_LAST_SECONDS, until - time.monotonic()))
         _kill_group()
 
@@ -288,10 +287,11 @@ def _kill_group() -> None:
 
 
 class Channel:
-    """Frames over private copies of file descriptors 0 and 1, which user code cannot corrupt by printing or reading.
+    """Sends and receives frames over private copies of the standard streams' descriptors.
 
-    Standard input is empty from then on, and standard output is redirected to standard error. A process that user code
-    forks has neither copy, so it cannot respond in place of this process.
+    Standard input is replaced with an empty one, and standard output is redirected to standard error, so user code
+    cannot corrupt frames by printing or reading. If user code forks a process, that process loses both copies, so it
+    cannot send responses.
     """
 
     def __init__(self, codec: Codec) -> None:
@@ -300,7 +300,7 @@ class Channel:
         self.decode_payload: Callable[[Any], Any] = codec.decode_payload
         self._decoder = Decoder(codec, FROM_PARENT)
         self._in, self._out = os.dup(0), os.dup(1)
-        # Allows one writer at a time, which keeps frames separate.
+        # Allows only one thread to write at a time, so that frames are not mixed up.
         self._writing = _thread.allocate_lock()
         self._redirect(os.O_RDONLY, 0)
         os.dup2(2, 1)
@@ -315,19 +315,19 @@ class Channel:
         return self._decoder.feed(data)
 
     def send(self, frame: list[Any]) -> None:
-        """Write one whole frame. If the parent has ended, do nothing.
+        """Write a complete frame. If the parent has exited, do nothing.
 
         Raises:
-            TypeError, ValueError: if a value cannot be sent. Nothing has been written then.
+            TypeError, ValueError: if a value cannot be sent. In that case, nothing has been written.
         """
         data: bytes | memoryview = encode(self._codec, frame)
         with self._writing:
             try:
-                # Continue with the rest if a signal has interrupted the write.
+                # If a signal interrupts the write, continue with the rest.
                 while (written := os.write(self._out, data)) < len(data):
                     data = memoryview(data)[written:]
             except OSError:
-                return  # the parent has ended; the reader detects this
+                return  # the parent has exited, which the reader will notice
 
     def _forked(self) -> None:
         self._redirect(os.O_RDWR, self._in, self._out)
@@ -340,48 +340,48 @@ class Channel:
 
 
 class _Interrupted(BaseException):
-    """The exception that is raised in the main thread to stop it from reading."""
+    """Raised in the main thread to stop it from reading."""
 
 
 class SharedReader:
-    """A reader that two threads share. Only one of them reads at a time.
+    """A reader shared by two threads, only one of which reads at a time.
 
     The main thread reads while it is idle, so that it can run the next call immediately. Passing a call from one thread
     to the other would take longer than all other steps of the call. If a call runs for more than a moment, the second
-    thread reads, so that pings and cancellations are handled. When the next call arrives, the second thread passes both
-    the call and the task of reading to the main thread.
+    thread takes over, so that pings and cancellations are handled. When the next call arrives, the main thread takes
+    over again.
 
     Args:
         read: A function that waits for bytes and returns them, or b"" at the end of the input.
-        receive: A function that handles the bytes. It returns False at the end of the input.
+        receive: A function that handles the bytes, and returns False at the end of the input.
     """
 
     def __init__(self, read: Callable[[], bytes], receive: Callable[[bytes], bool]) -> None:
         self._read = read
         self._receive = receive
-        # True if the main thread reads whenever it is idle.
+        # True if the main thread should read when it is idle.
         self._shared = False
-        # True if only the main thread may read now.
+        # True while only the main thread may read.
         self._main_turn = False
-        # True while the main thread reads.
+        # True while the main thread is in a read.
         self._reading = False
-        # The number of reads by the main thread.
+        # How many times the main thread has read.
         self._reads = 0
-        # True while the main thread waits for bytes.
+        # True while the main thread is blocked waiting for bytes.
         self._waiting = False
         self._interrupted = False
         self._over = False
-        # Guards `_main_turn` and `_reading`. Signal handlers never take this lock, because the main thread might hold
-        # it.
+        # Guards `_main_turn` and `_reading`. Signal handlers must not acquire this lock, because the main thread might
+        # already hold it.
         self._lock = _thread.allocate_lock()
-        # True while the second thread sleeps until it is woken.
+        # True while the second thread is sleeping and must be woken explicitly.
         self._parked = False
         self._wakes: SimpleQueue[None] = SimpleQueue()
 
     # -- the second thread ----------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Read whenever the main thread does not, until the input ends."""
+        """Read whenever the main thread is not reading, until the input ends."""
         while not self._over:
             if self._main_turn:
                 self._wait_for_turn()
@@ -389,7 +389,7 @@ class SharedReader:
                 return
 
     def hand_over(self) -> None:
-        """If the main thread shares the reading, let it read after the call that it is about to receive."""
+        """If the threads share the reading, let the main thread take over after the call it is about to receive."""
         self._main_turn = self._shared
 
     def _wait_for_turn(self) -> None:
@@ -399,7 +399,7 @@ class SharedReader:
             with self._lock:
                 if before != (self._reading, self._reads):
                     continue
-                # The main thread spent the whole interval either waiting for bytes or running one call.
+                # The main thread has spent the whole interval either waiting for bytes or running one call.
                 self._parked = self._reading
                 if not self._reading:
                     self._main_turn = False
@@ -413,11 +413,11 @@ class SharedReader:
     # -- the main thread ------------------------------------------------------------------------------------------
 
     def share(self) -> None:
-        """Let the main thread read when it is idle."""
+        """Allow the main thread to read when it is idle."""
         self._shared = True
 
     def read_once(self) -> bool:
-        """Read once. Return False if the other thread must read now."""
+        """Read once. Return False if the second thread must read instead, or the input has ended."""
         with self._lock:
             if not self._main_turn:
                 return False
@@ -444,20 +444,20 @@ class SharedReader:
             self._waiting = False
 
     def unpark(self) -> None:
-        """Wake the second thread. It takes over if the main thread does not read again soon."""
+        """Wake the second thread, which takes over if the main thread does not read again soon."""
         if self._parked:
             self._parked = False
             self._wakes.put(None)
 
     def release(self) -> None:
-        """Let the second thread read."""
+        """Let the second thread take over."""
         with self._lock:
             self._main_turn = False
             self._parked = False
         self._wakes.put(None)
 
     def interrupt(self) -> None:
-        """Stop the main thread from waiting for bytes, now and in the future. A signal handler calls this."""
+        """Stop the main thread from waiting for bytes, now and in the future. Called by a signal handler."""
         self._interrupted = True
         if self._waiting:
             self._waiting = False
@@ -468,20 +468,20 @@ class SharedReader:
 
 
 class _SignalRelay:
-    """A thread that wakes the main thread for each signal, even if a different thread received the signal.
+    """A thread that wakes the main thread whenever a signal arrives, even if a different thread received it.
 
-    Python runs signal handlers in the main thread. However, Python does not wake the main thread if a different thread
-    received the signal, or if the signal arrived just before the main thread began to wait. Create the relay in the
-    main thread.
+    Python runs signal handlers in the main thread. However, it does not wake the main thread if a different thread
+    received the signal, or if the signal arrived just before the main thread began to wait. The relay must be created
+    in the main thread.
     """
 
     def __init__(self) -> None:
         self._main = _thread.get_ident()
-        # A lock that is released when the main thread is awake.
+        # Released once the main thread is awake.
         self._awake = _thread.allocate_lock()
 
     def start(self) -> None:
-        """Start the relay in this process. Processes that user code forks have no relay."""
+        """Start the relay in this process. Processes forked by user code have no relay."""
         receive, send = os.pipe()
         os.set_blocking(send, False)
         signal.signal(_WAKE, self._woken)
@@ -491,14 +491,14 @@ class _SignalRelay:
 
     def _relay(self, receive: int) -> None:
         block_stack_dumps()
-        # User code may have closed the descriptor, although it does not own it.
+        # User code may have closed the descriptor by mistake.
         with suppress(OSError):
             while numbers := os.read(receive, 4096):
                 if set(numbers) != {_WAKE}:
                     self._wake()
 
     def _woken(self, *_: object) -> None:
-        """Record that the main thread is awake. This runs after the handlers for all earlier signals."""
+        """Record that the main thread is awake. The handlers for all earlier signals have already run."""
         if self._awake.locked():
             self._awake.release()
 
