@@ -1,8 +1,8 @@
 """Functions that watch, signal and reap processes. Only this module depends on the operating system.
 
 On Linux, a pidfd reports when a process exits. Where pidfds are unavailable (on macOS, on old kernels, or in a sandbox
-that forbids them), we use one waiting thread per process instead. Without pidfds, group members that outlive their
-leader get no grace period, because we have no way to watch them. Both approaches are tested on Linux, but not on macOS.
+that forbids them), one thread per process waits for it instead. Without pidfds, group members that outlive their leader
+get no grace period, because we have no way to watch them. Both approaches are tested on Linux, but not on macOS.
 Windows has no process groups to kill, so we refuse to start processes there.
 """
 
@@ -47,32 +47,32 @@ __all__ = [
 ]
 
 
-#: Programs that run other programs, and don't handle a signal until the current one has exited.
+#: Shells. They don't handle a signal until the command they are running has exited.
 _SHELLS: Final = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "mksh", "sh", "zsh"})
-#: Seconds to wait for a group's killed members to disappear.
+#: How long to wait for a group's killed members to disappear, in seconds.
 _LAST_WAIT: Final = 1.0
-#: The maximum number of seconds to wait for SIGSTOP to take effect.
+#: How long to wait for SIGSTOP to take effect, in seconds.
 _STOPS: Final = 5.0
-#: The pause between checks doubles from the first value up to the second, in seconds.
+#: Seconds between checks. The pause starts at the first value and doubles up to the second.
 _FIRST_PAUSE: Final = 0.001
 _LONGEST_PAUSE: Final = 0.05
-#: After this many loop iterations, a batch begins even if requests are still arriving.
+#: After this many loop iterations, a batch is started even if requests are still arriving.
 _MAX_TURNS: Final = 32
 
 
 class Coalescer(Generic[_T, _R]):
-    """Combines requests that arrive together on the same loop into one call of ``work``.
+    """Combines requests that arrive at about the same time on a loop into one call to ``work``.
 
-    A batch begins once an iteration of the loop has brought no new requests. If ``thread`` is set, the work runs in a
-    new thread of that name, because the loop's executor may have no free thread. Requests that arrive in the meantime
-    form the next batch. Every caller receives the result or the exception of its batch. A request that is cancelled
-    before its batch begins is skipped.
+    A batch is started once no new requests have arrived during a loop iteration. If ``thread`` is set, the work runs in
+    a new thread of that name, because the loop's executor may have no free thread. Requests that arrive in the meantime
+    form the next batch. Every caller receives the result or exception of its batch. A request that is cancelled before
+    its batch is started is skipped.
     """
 
     def __init__(self, work: Callable[[Sequence[_T]], _R], *, thread: str | None = None) -> None:
         self._work = work
         self._thread = thread
-        # For each loop with a scheduled or running batch, the requests for the next batch.
+        # The requests for the next batch of each loop that has a scheduled or running batch.
         self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, _Batch[_T, _R]]
         self._waiting = WeakKeyDictionary()
 
@@ -131,7 +131,7 @@ class Coalescer(Generic[_T, _R]):
 
 
 class Account(NamedTuple):
-    """A user that a process runs as, with all of its groups and the environment variables that logging in would set."""
+    """The user that a process runs as, including the user's groups and the environment variables set at login."""
 
     name: str
     uid: int
@@ -183,10 +183,10 @@ async def process_end(pid: int) -> None:
 
 
 async def group_end(pgid: int) -> None:
-    """Wait until only the leader is left in the group ``pgid``. If members cannot be watched, return immediately.
+    """Wait until only the leader of the group ``pgid`` is left. If members cannot be watched, return immediately.
 
-    The leader must not have been reaped unless the group has other members. Otherwise, a different group could have
-    taken over the id.
+    The leader must not have been reaped, unless the group has other members. Otherwise, a different group could be
+    using the id.
     """
     seen: set[int] = {pgid}
     while new := [pid for pid in (await _listings.submit(pgid))[pgid] if pid not in seen]:
@@ -205,7 +205,7 @@ async def mains_end(pgid: int, pids: Iterable[int]) -> None:
 
 
 async def group_gone(pgid: int) -> None:
-    """Wait up to a second for a group's killed members to exit. The leader may already have been reaped."""
+    """Wait up to a second for a group's killed members to exit. The leader may have been reaped already."""
     if _group_exists(pgid):
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WAIT):
@@ -239,7 +239,7 @@ def signal_mains(pgid: int, signum: int) -> list[int]:
     for pid in mains:
         mains += _children(pid) if _is_shell(pid) else []
     with suppress(ProcessLookupError, PermissionError):
-        # Signal the shell first. Otherwise, it might start its next command.
+        # Signal the shell first, so that it does not start its next command.
         os.kill(pgid, signum)
     for pid in mains[1:]:
         if (fd := _open_member(pid, pgid)) is not None:
@@ -266,7 +266,8 @@ def _children(pid: int) -> list[int]:
 async def stopped(pid: int | None, wanted: Callable[[], bool]) -> None:
     """Wait until the child ``pid``, which was sent SIGSTOP, has stopped or exited, or ``wanted`` returns False.
 
-    We only poll the child for a limited time, because a process doing disk I/O does not stop until the I/O is complete.
+    The child is only polled for a limited time, because a process that is doing disk I/O does not stop until the I/O is
+    complete.
     """
     until, pause = asyncio.get_running_loop().time() + _STOPS, _FIRST_PAUSE
     while pid is not None and wanted() and asyncio.get_running_loop().time() < until:
@@ -280,15 +281,15 @@ def _is_stopped(pid: int) -> bool:
     try:
         return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
-        # Other code has reaped the child.
+        # Something else has reaped the child.
         return True
 
 
 def exit_code(pid: int) -> int | None:
     """Return the exit code of the child ``pid``, or the negated signal number if a signal killed it.
 
-    The child must have exited; it is not reaped here. Return None if its exit status was lost, because something else
-    reaped the child or the program ignores SIGCHLD.
+    The child must have exited, and is not reaped here. Return None if the exit status was lost because something else
+    reaped the child or this program ignores SIGCHLD.
     """
     try:
         result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -315,7 +316,7 @@ def _list_members(wanted: Sequence[int]) -> dict[int, list[int]]:
     return groups
 
 
-# Concurrent requests share one scan of /proc, so the cost stays linear when a hundred workers end at the same time.
+# Concurrent requests share one scan of /proc. This keeps the cost linear when a hundred workers end at the same time.
 _listings: Coalescer[int, dict[int, list[int]]] = Coalescer(_list_members)
 
 
@@ -329,7 +330,7 @@ def _group_of(pid: int) -> int | None:
 def _open_member(pid: int, pgid: int) -> int | None:
     """Return a pidfd for a member of the group, or None.
 
-    We check the group last, because a pidfd that is already open guards against the pid being reused.
+    The group is checked after opening the pidfd, which rules out that the pid has been reused in between.
     """
     try:
         fd = os.pidfd_open(pid)

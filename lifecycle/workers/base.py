@@ -1,8 +1,9 @@
-"""The life cycle of a worker, which starts once, ends once, and can be stopped at any time.
+"""The life cycle of a worker: it starts once, ends once, and can be stopped at any time.
 
-`Worker` is the interface that a supervisor needs, and `BaseWorker` is the usual way to implement it. A worker does not
-restart itself: restarts and backoff are its supervisor's job. This module also checks the settings shared by all kinds
-of workers, and contains the `Handover` that passes information about the previous run to a restarted child.
+`Worker` is the interface that a supervisor requires, and `BaseWorker` is the usual way to implement it. A worker does
+not restart itself, because restarts and backoff are its supervisor's job. This module also validates the settings
+shared by all kinds of workers, and defines `Handover`, which passes information about the previous run to a restarted
+child.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _log = logging.getLogger("lifecycle.workers")
 
 @runtime_checkable
 class Worker(Protocol):
-    """The interface of anything that a supervisor can start and stop. `BaseWorker` implements it."""
+    """The interface that an object must have so that a supervisor can start and stop it. `BaseWorker` implements it."""
 
     @property
     def status(self) -> Status:
@@ -145,12 +146,13 @@ class BaseWorker:
         # The future that completes once the worker has ended.
         self._life: asyncio.Future[End | None] | None = None
         self._exit: Exit | None = None
-        # How far the shutdown has progressed.
+        # How far the worker's shutdown has progressed.
         self._was_asked = self._grace_is_over = self._was_forced = self._was_abandoned = False
-        # Both mark the end of the grace period.
+        # The timer for the end of the grace period, and a future that completes at that time.
         self._grace_timer: asyncio.TimerHandle | None = None
         self._grace_over: asyncio.Future[None] | None = None
-        # The task that forces the end or waits for an async `_terminate`. Most stops do not need it.
+        # The task that kills the worker or waits for an async `_terminate`. Stopping a worker rarely requires this
+        # task.
         self._termination: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -173,7 +175,7 @@ class BaseWorker:
         """Start the worker. Return an awaitable that completes once the worker has ended.
 
         The awaitable returns an `End` or None, or raises. If this method itself raises, it MUST leave nothing running.
-        It is cancelled if the worker is stopped while starting.
+        It is cancelled if the worker is stopped while it is starting.
         """
         raise NotImplementedError
 
@@ -184,9 +186,9 @@ class BaseWorker:
         """
 
     def _terminate(self, *, force: bool) -> Awaitable[None] | None:
-        """Ask the worker to end or, if ``force`` is true, force it to. MUST NOT wait until the worker has ended.
+        """Ask the worker to end or, if ``force`` is true, kill it. MUST NOT wait until the worker has ended.
 
-        The override should be a plain function, unless sending the request itself involves waiting.
+        Override it with a plain function, unless sending the request involves waiting.
         """
         raise NotImplementedError
 
@@ -195,7 +197,7 @@ class BaseWorker:
         return ()
 
     def _stack_text(self) -> str:
-        """Return the place in the code where the worker is stuck. It is logged when the worker is abandoned."""
+        """Return where in the code the worker is stuck. This is logged if the worker has to be abandoned."""
         return repr(self._life)
 
     # -- start and end -----------------------------------------------------------------------------------------------
@@ -248,8 +250,8 @@ class BaseWorker:
         if status is not Status.STOPPING:
             self._machine.to(Status.STOPPING)
             if self._starting is not None:
-                # Cancel the start right here rather than in the new task, because it must not continue while the
-                # worker is stopping.
+                # Cancel the start right here rather than in the new task, so that it does not continue while the worker
+                # is stopping.
                 self._starting.cancel()
                 self._begin_termination()
             elif (asking := self._call_terminate(force=False)) is not None:
@@ -288,7 +290,7 @@ class BaseWorker:
         health: ProbeResult | None = None,
         changed_at: float = 0.0,
     ) -> WorkerState:
-        """Return the worker's state, including what its supervisor adds, which last changed at ``changed_at``."""
+        """Return the worker's state, including the supervisor's additions, which last changed at ``changed_at``."""
         ended = self._exit
         return WorkerState(
             name=name,
@@ -314,7 +316,7 @@ class BaseWorker:
     async def probe(self) -> ProbeResult:
         """Return the worker's health.
 
-        By default, a worker is healthy while it is running. Override this method to check more.
+        By default, a worker is healthy while it is running. Override this method to perform further checks.
         """
         return ProbeResult(self.status in AT_WORK, "" if self.status in AT_WORK else f"is {self.status}")
 
@@ -332,10 +334,10 @@ class BaseWorker:
         check_env(name, value)
         self._env[name] = value
 
-    # -- from the start to the end --------------------------------------------------------------------------------
+    # -- from start to end --------------------------------------------------------------------------------
 
     async def _start_up(self) -> WorkerFailed | None:
-        """Start the worker. This runs in its own task, so that a cancelled caller does not leave it half started."""
+        """Start the worker. This runs in its own task, so that cancelling the caller does not leave it half started."""
         try:
             self._life = asyncio.ensure_future(await self._launch())
             await self._until_ready()
@@ -353,7 +355,7 @@ class BaseWorker:
         return None
 
     def _life_ended(self, _: object) -> None:
-        # If a termination task is running, it calls `_finish` itself.
+        # If there is a termination task, it calls `_finish` itself.
         if self._termination is None and self._exit is None:
             self._finish(End.of(self._life))
 
@@ -380,7 +382,7 @@ class BaseWorker:
         if started is not None and not self.supervised:
             hooks.component_closed.announce(self, component=self)
 
-    # -- stopping: ask, wait for the grace period, force, wait a moment, and give up ----------------------------------
+    # -- stopping: ask, wait for the grace period, kill, wait a moment, and give up ----------------------------------
 
     def _call_terminate(self, *, force: bool) -> asyncio.Future[None] | None:
         """Call `_terminate`. If it is async, return a future that completes with it."""
@@ -426,7 +428,7 @@ class BaseWorker:
             self._begin_termination()
 
     async def _within_grace(self, future: asyncio.Future[Any]) -> bool:
-        """Wait for ``future``, but no longer than the grace period. Return whether the future is done."""
+        """Wait for ``future`` until the grace period ends. Return whether the future is done."""
         over = self._grace_over = asyncio.get_running_loop().create_future()
         if self._grace_is_over:
             over.set_result(None)
@@ -445,8 +447,8 @@ class BaseWorker:
             if self._life is not None:
                 await self._end_life(self._life, asking)
         except asyncio.CancelledError:
-            # The loop is closing and cancels all of its tasks. Give the worker a moment to end, because callers depend
-            # on that.
+            # The loop is closing and cancels all of its tasks. Even so, give the worker a moment to end, because
+            # callers rely on it.
             if left := {each for each in (self._starting, self._life) if each is not None and not each.done()}:
                 _, alive = await asyncio.wait(left, timeout=self._last_wait)
                 self._was_abandoned = bool(alive)
@@ -456,7 +458,7 @@ class BaseWorker:
                 self._finish(End.of(self._life))
 
     async def _end_life(self, life: asyncio.Future[End | None], asking: asyncio.Future[None] | None = None) -> None:
-        """Ask ``life`` to end, force it to after the grace period, and abandon it if even that fails."""
+        """Ask ``life`` to end, kill it after the grace period, and abandon it if even that fails."""
         if asking is not None or not (self._was_asked or life.done()):
             await self._finish_asking(asking or self._call_terminate(force=False), force=False)
         if await self._within_grace(life):
@@ -481,7 +483,7 @@ def _check_name(name: object) -> None:
 
 
 def check_env(name: object, value: object) -> None:
-    """Raise TypeError if ``name`` or ``value`` is not a string, or ValueError if it is not valid in an environment."""
+    """Check an environment variable. Raise TypeError for anything but strings, and ValueError for invalid ones."""
     if not isinstance(name, str) or not isinstance(value, str):
         raise TypeError(f"environment variables must be strings, such as {{'PORT': '8000'}}, got {name!r}: {value!r}")
     if not name or "=" in name or "\0" in name:

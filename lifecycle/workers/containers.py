@@ -1,4 +1,4 @@
-"""A worker that runs a container through an engine with Docker's API, such as Docker or Podman.
+"""A worker that runs a container in an engine with Docker's API, such as Docker or Podman.
 
 `ContainerWorker` is the worker itself, while `EngineContainer` calls the engine and interprets its responses. The
 functions at the end of this module find the engine's address. If this program is killed, the guard process in
@@ -58,16 +58,16 @@ _DRAIN: Final = 5.0
 _NAME_LABEL: Final = "lifecycle.worker"
 _OWNER_LABEL: Final = "lifecycle.owner"
 _RESUME_LABEL: Final = "lifecycle.resume_id"
-#: Shells and engines report the exit status of a process killed by a signal as this plus the signal number.
+#: Like shells, engines report the exit status of a process killed by a signal as this number plus the signal number.
 _SIGNALLED: Final = 128
-#: The time limit for requests that the engine can complete quickly, in seconds.
+#: The time limit for requests that should be quick, in seconds.
 _ANSWER: Final = 10.0
 #: The time limit for removing a container, in seconds. Removal is slow because the engine deletes a file system.
 _REMOVAL: Final = 60.0
 #: The status that aiodocker reports if the engine did not respond.
 _NO_ANSWER: Final = 900
 _STDERR: Final = 2
-#: The prefix of addresses of engines on this machine.
+#: The prefix of the addresses of local engines.
 _UNIX: Final = "unix://"
 _SCHEMES: Final = (_UNIX, "tcp://", "http://", "https://", "npipe://")
 #: Seconds to wait for the first response from an engine.
@@ -77,18 +77,17 @@ _PING: Final = 30.0
 class ContainerWorker(BaseWorker):
     """A worker that creates, runs and removes a container.
 
-    The container is run by Docker or Podman, which the worker controls through the engine's socket. This requires the
-    extra ``docker`` (aiodocker). If the engine does not have the image, it is pulled. Stopping the worker sends the
-    image's stop signal (usually SIGTERM) to the first process in the container. When the worker ends, the container is
-    always removed, along with its anonymous volumes. If the engine is local and a guard is available (see
-    `ProcessWorker`), the container is removed even if this program is killed. `suspend` freezes all processes in the
-    container.
+    The worker controls Docker or Podman through the engine's socket. This requires the extra ``docker`` (aiodocker). If
+    the engine does not have the image, the image is pulled. Stopping the worker sends the image's stop signal (usually
+    SIGTERM) to the first process in the container. When the worker ends, the container is always removed, along with
+    its anonymous volumes. If the engine is local and a guard is available (see `ProcessWorker`), the container is
+    removed even if this program is killed. `suspend` freezes all processes in the container.
 
     Args:
-        name: The worker's name, used in messages and states. The container gets a unique name derived from it; see
+        name: The worker's name, used in messages and states. The container has a unique name derived from it; see
             `container`.
         image: The container's image.
-        command: The command and its arguments, which override those in the image.
+        command: The command and its arguments, which override the image's command.
         env: Environment variables in addition to those in the image. This program's own variables are not inherited.
         engine: The engine's address: ``"unix:///path/of/its.sock"``, just the path, or ``"tcp://host:port"``. The
             default is ``DOCKER_HOST`` if it is set, otherwise the first of these sockets that exists:
@@ -106,7 +105,7 @@ class ContainerWorker(BaseWorker):
 
     kind: ClassVar[str] = "container"
     _stop_signal: int | None = signal.SIGTERM
-    # A busy engine can take a while to report that the container was killed, and to remove it.
+    # A busy engine can take a while to report that a container was killed, and to remove the container.
     _last_wait: ClassVar[float] = 10.0
 
     def __init__(  # public API; each option has a default
@@ -167,7 +166,7 @@ class ContainerWorker(BaseWorker):
                 return
             at = self._at_engine(Status.RUNNING, "suspended")
             # Set this before pausing the container. If the worker is stopped in the meantime, it must unpause the
-            # container, or the stop signal will not arrive.
+            # container, or the stop signal would not be delivered.
             self._paused = True
             try:
                 await at.pause()
@@ -230,7 +229,7 @@ class ContainerWorker(BaseWorker):
         guarded = self._guard.add(at.name, _socket_of(self._address))
         self._level = Level.GUARD if guarded else Level.DETACHED
         if resume_id := self._env.get(RESUME_ID):
-            # Remove containers left over from earlier runs because the engine was not running at the time.
+            # Remove containers from earlier runs that were left behind because the engine was not running at the time.
             await at.remove_labelled(_RESUME_LABEL, resume_id)
         await at.create(self._config())
         self._stop_signal = await at.stop_signal()
@@ -259,7 +258,7 @@ class ContainerWorker(BaseWorker):
         try:
             await self._at.kill(signal.SIGKILL if force else self._stop_signal or signal.SIGTERM)
         except (EngineRefused, EngineLost) as error:
-            # Usually, this means that the container or the engine has just exited. `_watch` reports either case.
+            # Usually, this means that the container or the engine has just exited, which `_watch` reports.
             _log.debug("the engine could not send a signal to %r: %s", self.name, error)
 
     async def _unpause(self, at: EngineContainer) -> None:
@@ -289,7 +288,7 @@ class ContainerWorker(BaseWorker):
                 self._receiver.feed(b"", stream)
             removed = await self._clear(at)
         if ended is not None and ended.code != 0 and not removed and self.status is not Status.STOPPING:
-            # When something else removes the container, the engine first kills it and reports that it has exited.
+            # If something else removes the container, the engine first kills it, and reports that it has exited.
             failure = (
                 f"{self.name!r} is gone: its container {at.name} was removed from outside and ended with status "
                 f"{ended.code}"
@@ -304,7 +303,7 @@ class ContainerWorker(BaseWorker):
         try:
             return await at.remove()
         except (EngineRefused, EngineLost) as error:
-            _log.warning("the container %s of %r could not be removed and remains: %s", at.name, self.name, error)
+            _log.warning("the container %s of %r could not be removed: %s", at.name, self.name, error)
             return True
         finally:
             await at.close()
@@ -325,7 +324,7 @@ def container_name(name: str) -> str:
 def failure_of(name: str, ended: ContainerEnd) -> WorkerFailed | None:
     """Return the error for a container that exited, or None for status 0.
 
-    The caller ignores it if the worker was asked to stop.
+    The caller ignores the error if the worker was asked to stop.
     """
     if ended.code == 0:
         return None
@@ -347,7 +346,7 @@ def failure_of(name: str, ended: ContainerEnd) -> WorkerFailed | None:
 
 
 class EngineRefused(Exception):
-    """Raised when the engine responds with an error. The error is the message."""
+    """Raised when the engine responds with an error. The message contains this error."""
 
 
 class EngineLost(Exception):
@@ -366,10 +365,10 @@ class ContainerEnd:
 class EngineContainer:
     """The container ``name`` in an engine. Call `close` once you no longer need it.
 
-    We make the same calls as ``docker run``, in the same order. To receive all of the output, we attach before starting
-    the container. Attaching later could also lose the exit code, because Podman forgets it if a client attaches after
-    the container has exited. We don't have the engine remove the container automatically, because Podman could then
-    lose the exit code and the out-of-memory flag.
+    We make the same API calls as ``docker run``, in the same order. To receive all of the output, we attach before
+    starting the container. Attaching later could also lose the exit code, because Podman forgets it when a client
+    attaches after the container has exited. We don't let the engine remove the container automatically, because Podman
+    could then lose the exit code and the out-of-memory flag.
     """
 
     def __init__(self, docker: Docker, name: str) -> None:
@@ -421,10 +420,11 @@ class EngineContainer:
                         feed(message.data, "stderr" if message.stream == _STDERR else "stdout")
 
     async def ended(self) -> ContainerEnd:
-        """Wait for the container to exit, without a timeout. Raises EngineLost, or EngineRefused if it was removed."""
+        """Wait until the container exits, without a timeout. Raises EngineLost, or EngineRefused if it was removed."""
         async with _answers(None):
             await self._there.wait()
-        # The result of the wait is not reliable: if the container is removed in the meantime, Podman reports status 0.
+        # The result of the wait is unreliable, because Podman reports status 0 if the container is removed in the
+        # meantime.
         async with _answers():
             state = (await self._there.show())["State"]
         return ContainerEnd(state["ExitCode"], state.get("OOMKilled", False))
@@ -517,7 +517,7 @@ async def _answers(timeout: float | None = _ANSWER) -> AsyncGenerator[None]:
 
 
 async def _settled(request: Awaitable[object]) -> None:
-    """Wait for ``request`` even if we are cancelled, because an operation can only be undone once it has completed."""
+    """Wait for ``request`` even if cancelled, because an operation can only be undone once it has completed."""
     asked = asyncio.ensure_future(request)
     try:
         await asyncio.shield(asked)
@@ -541,7 +541,7 @@ def signal_number(stop_signal: str | None) -> int:
 
 
 def _check_address(address: str, setting: str = "engine") -> str:
-    """Return ``address``, the value of ``setting``, as a URL. A plain path is taken as a socket. Raises ValueError."""
+    """Return ``address``, the value of ``setting``, as a URL. A plain path means a socket. Raises ValueError."""
     if address.startswith("/"):
         return _UNIX + address
     scheme = next((each for each in _SCHEMES if address.startswith(each)), None)
@@ -609,7 +609,7 @@ async def _client(address: str) -> Docker:
 
 
 async def _api_version(docker: Docker) -> str:
-    """Return the engine's API version. With Podman, a ping is much faster than fetching the full information."""
+    """Return the engine's API version. In Podman, a ping is much faster than querying all information."""
     async with asyncio.timeout(_PING), docker.session.get(f"{docker.docker_host}/_ping") as answer:
         answer.raise_for_status()
         version = answer.headers.get("Api-Version")

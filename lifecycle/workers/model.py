@@ -1,4 +1,4 @@
-"""Worker states, the records that describe a worker, and the rules for turning the way it ended into an `Exit`.
+"""Worker states, the records that describe a worker, and the rules that determine its `Exit`.
 
 This module contains only data and pure functions. The code that changes a worker's state is in
 `lifecycle.workers.base`.
@@ -51,7 +51,7 @@ class Status(StrEnum):
 
     #: Created but not started.
     CREATED = "created"
-    #: Not started yet because its supervisor is delaying the start, for example during a backoff.
+    #: Not started yet, because its supervisor has delayed the start, for example during a backoff.
     PENDING = "pending"
     #: `start` has been called, but the worker is not ready yet.
     STARTING = "starting"
@@ -92,13 +92,13 @@ UNSTARTED: Final = frozenset({Status.CREATED, Status.PENDING})
 AT_WORK: Final = frozenset({Status.RUNNING, Status.SUSPENDED})
 FAILURES: Final = frozenset({Status.FAILED, Status.KILLED})
 
-#: Logged when a failed child is not restarted. The arguments are the child's name and the reason.
+#: The log message for a failed child that is not restarted. Its arguments are the child's name and the reason.
 NOT_RESTARTED: Final = "%r failed and will not be restarted: %s"
 
 #: The maximum number of stderr characters to include in a message. The process's `Exit` has more of its stderr.
 _STDERR_SHOWN: Final = 1000
 
-# A plain number, because not every system defines `signal.SIGKILL`. We only compare exit codes with it.
+# A plain number, because `signal.SIGKILL` is not defined on every system. It is only compared with exit codes.
 _SIGKILL: Final = 9
 
 
@@ -122,7 +122,7 @@ class StatusMachine(Machine[Status]):
         """Change the status from SUSPENDED to RUNNING. Return False if it was already RUNNING.
 
         Raises:
-            InvalidTransition: if the status is neither SUSPENDED nor RUNNING, but STARTING, for example.
+            InvalidTransition: if the status is neither SUSPENDED nor RUNNING.
         """
         if self._state is Status.RUNNING:
             return False
@@ -149,7 +149,7 @@ class StatusMachine(Machine[Status]):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The raw facts about how a worker ended. `exit_of` turns them into an `Exit`."""
+    """Raw information about how a worker ended. `exit_of` turns it into an `Exit`."""
 
     error: BaseException | None = None
     #: A process's exit code, or the negated signal number if a signal killed it. None for other kinds of worker.
@@ -159,7 +159,7 @@ class End:
 
     @classmethod
     def of(cls, life: asyncio.Future[End | None] | None) -> End:
-        """Return the result of ``life``, or an empty record if ``life`` is None or not done."""
+        """Return the result of ``life``, or an empty `End` if ``life`` is None or not done."""
         if life is None or not life.done():
             return cls()
         if life.cancelled():
@@ -174,7 +174,7 @@ class Exit:
     """How a worker ended. A worker ends only once, so this record never changes."""
 
     status: Status
-    #: The error, or None if the worker succeeded or ended in response to a stop.
+    #: The error, or None if the worker succeeded or ended in response to a stop request.
     error: BaseException | None = None
     #: A process's exit code, or the negated signal number if a signal killed it. None for other kinds of worker.
     exit_code: int | None = None
@@ -229,7 +229,7 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """The circumstances under which a worker ended."""
+    """The circumstances in which a worker ended."""
 
     #: True if a stop was requested.
     asked: bool
@@ -239,12 +239,12 @@ class Circumstances:
     abandoned: bool = False
     #: The signal sent to ask the process to stop.
     sent: int | None = None
-    #: The error that made the start fail, if any.
+    #: The error that caused the start to fail, if any.
     start_error: WorkerFailed | None = None
 
 
 def exit_of(name: str, end: End, how: Circumstances, *, duration: float) -> Exit:
-    """Turn ``end``, the raw facts about how the worker ``name`` ended, into an `Exit`."""
+    """Turn ``end``, which describes how the worker ``name`` ended, into an `Exit`."""
     if how.start_error is not None:
         status = Status.FAILED
     else:
@@ -258,10 +258,10 @@ def final_status(end: End, *, asked: bool, forced: bool, sent: int | None = None
     """Return the final status of a worker that ended with ``end``. The first matching rule applies.
 
     Args:
-        end: The raw facts about how the worker ended.
+        end: How the worker ended.
         asked: Whether a stop was requested.
-        forced: Whether the worker was killed or abandoned after the grace period. A process that exited just before the
-            kill is not reported as killed.
+        forced: Whether the worker was killed or abandoned after the grace period. A process that exited just before it
+            was to be killed is not reported as killed.
         sent: The signal sent to ask the process to stop.
     """
     if forced and end.exit_code in (None, -_SIGKILL):
@@ -274,7 +274,7 @@ def final_status(end: End, *, asked: bool, forced: bool, sent: int | None = None
 
 
 def _obeyed(exit_code: int | None, sent: int | None) -> bool:
-    """Return whether the signal ``sent`` killed the process, or made it exit with 128 + ``sent``, as shells do."""
+    """Return whether the process was killed by ``sent`` or exited with 128 + ``sent``, like a shell does."""
     return sent is not None and exit_code in (-sent, 128 + sent)
 
 
@@ -285,8 +285,8 @@ def _error(name: str, status: Status, end: End, how: Circumstances) -> BaseExcep
     if status is Status.KILLED:
         return WorkerFailed(f"{name!r} did not stop in time and was {'abandoned' if how.abandoned else 'killed'}")
     if end.error is not None and (stderr := end.stderr.strip()):
-        # We add the stderr to the error because a traceback or a supervisor's exception group shows the error without
-        # its `Exit`.
+        # Add the stderr to the error itself, because a traceback or a supervisor's exception group does not show the
+        # `Exit`.
         end.error.add_note(f"the end of its stderr:\n{stderr}")
     return end.error
 
@@ -305,12 +305,12 @@ def with_stderr(message: str, stderr: str) -> str:
 
 
 def failed(error: BaseException) -> Exit:
-    """Return the exit for a child that failed before its worker was created."""
+    """Return the `Exit` for a child that failed before its worker was created."""
     return Exit(Status.FAILED, error)
 
 
 def cannot_start(name: str, error: BaseException, *, child: str | None = None) -> WorkerFailed:
-    """Return the error to raise when ``error`` kept ``name`` or its ``child`` from starting."""
+    """Return the exception to raise when ``error`` prevented ``name`` or its ``child`` from starting."""
     since = "" if child is None else f", because its child {child!r} cannot"
     failure = WorkerFailed(f"{name!r} cannot start{since}: {reason_of(error)}")
     failure.__cause__ = error
@@ -318,7 +318,7 @@ def cannot_start(name: str, error: BaseException, *, child: str | None = None) -
 
 
 def stopped_early(name: str) -> WorkerFailed:
-    """Return the error for callers waiting for a worker to start if it is stopped first."""
+    """Return the error to raise in callers waiting for a worker to start if it is stopped first."""
     return WorkerFailed(f"{name!r} was stopped before it finished starting")
 
 

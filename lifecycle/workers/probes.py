@@ -1,4 +1,4 @@
-"""The ``probe=`` setting of a `Spec`: a health check for any kind of child, described by a string."""
+"""The ``probe=`` setting of a `Spec`, a string that describes a health check for any kind of child."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["Probe", "answer_of", "parse_probe"]
 
 
 class Probe(Protocol):
-    """A health check. ``str()`` of the check completes the sentence "it did not …"."""
+    """A health check. Its ``str()`` completes the sentence "it did not …"."""
 
-    #: The reason why the last check failed, if known.
+    #: Why the last check failed, if known.
     reason: str
 
     async def check(self, worker: object, /) -> bool:
@@ -60,7 +60,7 @@ def _read(text: object, name: str) -> Probe:
 
 
 async def answer_of(probe: Probe, worker: object) -> ProbeResult:
-    """Check ``worker`` once, and return the result, including the reason if the check fails."""
+    """Check ``worker`` once. Return the result, including the reason for a failure."""
     if await probe.check(worker):
         return ProbeResult(healthy=True)
     return ProbeResult(healthy=False, message=f"did not {probe}{probe.reason and f': {probe.reason}'}")
@@ -69,7 +69,7 @@ async def answer_of(probe: Probe, worker: object) -> ProbeResult:
 class CommandProbe:
     """A probe that succeeds if a command exits with status 0.
 
-    The command runs with the same environment, working directory and user as the process that it checks. It is not
+    The command runs with the same environment, working directory and user as the process being checked. It is not
     passed through a shell, and its output is discarded.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A worker that runs a program in a process group and ends the group as a whole.
+"""A worker that runs a program in a process group, and ends the group as a whole.
 
 The `stdio` module sets up and reads the program's streams, `_posix` detects when it exits, and `containment` kills
 processes that have left the group.
@@ -35,25 +35,25 @@ __all__ = ["ProcessWorker"]
 
 
 class ProcessWorker(BaseWorker):
-    """A worker that runs a program and takes care of all its descendant processes.
+    """A worker that runs a program and cleans up all of its descendant processes.
 
     The process leads its own session, has no standard input, and inherits no file descriptors except those in
     ``inherit``. Once the worker has ended, none of its processes remain.
 
     Stopping the worker first sends ``stop_signal`` to the leader, so that a program such as Celery or gunicorn can let
-    its own workers finish. If the leader is a shell, the commands it is running also receive the signal. Once these
-    processes have exited, the rest of the group receives the signal. Any process still running ``stop_timeout`` seconds
-    after the first signal is killed. If the leader exits without being asked to stop, the rest of the group is killed
-    immediately. ``contain`` determines whether processes that have left the group are killed as well, and whether all
-    of the processes are killed when this program ends for any reason.
+    its own workers finish. If the leader is a shell, the commands that it is running also receive the signal. Once
+    these processes have exited, the rest of the group receives the signal. Any process still running ``stop_timeout``
+    seconds after the first signal is killed. If the leader exits without being asked to stop, the rest of the group is
+    killed immediately. ``contain`` determines whether processes that have left the group are also killed, and whether
+    all of the processes are killed when this program ends for any reason.
 
     Args:
         name: The worker's name, used in messages and states.
         argv: The command and its arguments. They are not passed through a shell.
-        env: Additional environment variables. The process also inherits the environment of this program, and
-            ``TRACEPARENT`` is set to the current trace span.
+        env: Additional environment variables. The process also inherits this program's environment, and ``TRACEPARENT``
+            is set to the current trace span.
         cwd: The working directory. The default is this program's working directory.
-        user: The user to run the process as, by name or number. The process is given all of that user's groups, and
+        user: The user to run the process as, by name or number. The process belongs to all of that user's groups, and
             ``HOME``, ``SHELL``, ``USER`` and ``LOGNAME`` are set accordingly. Only root can run processes as a
             different user. This setting cannot be combined with ``stdio``, ``contain="cgroup"`` or ``contain="pidns"``.
         stop_signal: The signal that asks the process to stop. With ``contain="pidns"``, it is sent to the whole group
@@ -69,14 +69,14 @@ class ProcessWorker(BaseWorker):
             ``NOTIFY_SOCKET``, like a systemd service. By default, it is ready immediately.
         start_timeout: How many seconds the process has to become ready.
         stdio: An alternative to ``output`` that sets up the process's streams itself; see `lifecycle.workers.stdio`.
-        contain: How to find the worker's processes when they must be killed. ``"group"`` finds only those in the
+        contain: How to find the worker's processes when they must be killed. ``"group"`` only finds those in the
             process group. ``"guard"`` also finds processes outside the group, by their ancestry and by a cookie in
             their environment. The guard is a single small process, shared by all workers, that kills them if this
             program dies. ``"cgroup"`` finds all processes except those that move themselves to a different cgroup.
             ``"pidns"`` finds all processes, because none can leave its pid namespace. If the level is not available,
-            the worker cannot start. ``"auto"`` uses a cgroup if possible and a guard otherwise; on systems other than
-            Linux, it uses only the group. `state` shows the level in use.
-        detached: Whether the process, along with any processes it leaves behind, may outlive this program. Stopping the
+            the worker cannot start. ``"auto"`` uses a cgroup if possible and a guard otherwise. On systems other than
+            Linux, it only uses the group. `state` shows the level in use.
+        detached: Whether the process and any processes that it leaves behind may outlive this program. Stopping the
             worker still ends the whole process group.
         inherit: Open file descriptors for the process to inherit under the same numbers, such as a listening socket.
             They must be 3 or higher. Keep them open until the process has started.
@@ -130,7 +130,7 @@ class ProcessWorker(BaseWorker):
                 f"{name!r} has ready={ready!r}, which requires lines, but {stdio!r} does not read lines"
             )
         self._containment = Containment(name, Level.wanted(contain, detached=detached))
-        # The process group's id, until its leader is reaped. After that, a different group may get the same id.
+        # The process group's id until its leader is reaped, after which a different group may get the same id.
         self._group: int | None = None
         # The processes that received the stop signal before the rest of the group.
         self._mains: list[int] = []
@@ -163,7 +163,7 @@ class ProcessWorker(BaseWorker):
         try:
             await _posix.stopped(self._group, lambda: self.status is Status.SUSPENDED)
         except asyncio.CancelledError:
-            # By now, the worker may have been stopped, or may have ended on its own.
+            # In the meantime, the worker may have been stopped or may have ended on its own.
             if self._machine.state is Status.SUSPENDED:
                 await self.resume()
             raise
@@ -197,7 +197,7 @@ class ProcessWorker(BaseWorker):
                 os.kill(self._group, signum)
 
     def _command(self) -> Command:
-        """Return the command with its environment, working directory and user."""
+        """Return the worker's command, including its environment, working directory and user."""
         account = self._account
         env = {**os.environ, **(account.variables if account else {}), **_span(), **self._env}
         return Command(self._argv, env, self._cwd, self._inherit, account)
@@ -225,7 +225,7 @@ class ProcessWorker(BaseWorker):
         return self._watch(self._pid)
 
     async def _undo(self, pid: int) -> None:
-        """Kill a process that has been started but cannot be contained."""
+        """Kill a process that was started but cannot be contained."""
         self._close()
         self._signal(signal.SIGKILL)
         await self._group_life(pid)
@@ -257,11 +257,11 @@ class ProcessWorker(BaseWorker):
             return
         if self._group is not None and self._stop_signal is not None:
             self._mains = self._signal_mains(self._group, self._stop_signal)
-        # A suspended group handles the stop signal once it is resumed, before it does anything else.
+        # When a suspended group is resumed, it handles the stop signal before it does anything else.
         self._signal(signal.SIGCONT)
 
     def _signal_mains(self, group: int, signum: int) -> list[int]:
-        """Send the stop signal to the processes that should shut down the others, and return their pids."""
+        """Send the stop signal to the processes that are expected to shut down the others, and return their pids."""
         if self._containment.level is Level.PIDNS:
             # The leader and its child only keep the pid namespace alive and ignore signals, so we signal the whole
             # group.
@@ -293,7 +293,7 @@ class ProcessWorker(BaseWorker):
     async def _reaped(self, pid: int) -> int | None:
         """Wait until the leader has exited, kill the rest of its group, reap the leader, and return its exit code.
 
-        The leader is reaped last, because the group id cannot be reused until it is reaped.
+        The leader is reaped last, because the group id can be reused after that.
         """
         kill, empty = True, False
         try:
@@ -311,7 +311,7 @@ class ProcessWorker(BaseWorker):
             if kill:
                 self._signal(signal.SIGKILL)
         except asyncio.CancelledError:
-            # The loop is closing although the worker has not been stopped.
+            # The loop is closing, even though the worker has not been stopped.
             if self._containment.level is not Level.DETACHED:
                 self._signal(signal.SIGKILL)
                 await _posix.process_end(pid)
@@ -320,7 +320,7 @@ class ProcessWorker(BaseWorker):
             self._group = None
             await self._containment.reap(pid)
         if kill and not empty:
-            # The worker has not ended until all of its processes are gone.
+            # The worker does not end until all of its processes are gone.
             await _posix.group_gone(pid)
         return code
 
@@ -352,13 +352,13 @@ def _account_of(name: str, user: str | int, contain: str, *, has_stdio: bool) ->
 
 
 def _span() -> dict[str, str]:
-    """Return the environment variable that passes on the current span, in the W3C format used by OpenTelemetry."""
+    """Return the environment variable for the current span, in the W3C format that OpenTelemetry uses."""
     traceparent = current_span.get()
     return {"TRACEPARENT": traceparent} if traceparent else {}
 
 
 def _fault_of_exit(name: str, code: int | None) -> WorkerFailed | None:
-    """Return the error for an exit code, or None for 0. The caller ignores it if the worker was asked to stop."""
+    """Return the error for an exit code, or None for 0. Callers ignore the error if the worker was asked to stop."""
     if code == 0:
         return None
     if code is None:

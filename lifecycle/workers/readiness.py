@@ -1,4 +1,4 @@
-"""The conditions for the ``ready=`` setting of `ProcessWorker`, which defines when a process is considered ready.
+"""The conditions for the ``ready=`` setting of `ProcessWorker`, which defines when a process is ready.
 
 Each condition is a class that waits for one of the following: a line of output, a port that accepts connections, a URL
 that responds, or a notification in systemd's format.
@@ -38,17 +38,17 @@ __all__ = ["Line", "Port", "Readiness", "Url", "not_ready", "parse_ready"]
 class Readiness:
     """A readiness condition for one run of a process. Its ``str()`` completes the sentence "it did not …"."""
 
-    #: The reason why the process is not ready yet, if known.
+    #: Why the process is not ready yet, if known.
     reason: str = ""
     #: The port that must accept connections, if any.
     port: int | None = None
 
     def prepare(self, command: Command) -> Command:
-        """Prepare to start ``command``, and return the command to start instead. Raises OSError."""
+        """Prepare to start ``command``, and return the modified command to start. Raises OSError."""
         return command
 
     def reached(self, is_ours: Callable[[int], bool]) -> Awaitable[object]:
-        """Wait until the process is ready. ``is_ours`` recognizes the worker's pids. The caller may cancel this."""
+        """Wait until the process is ready. ``is_ours`` recognizes the worker's pids. Callers may cancel the wait."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ def not_ready(name: str, ready: Readiness, life: asyncio.Future[End | None], tim
 
 # -- a line of output --------------------------------------------------------------------------------------------------
 
-#: The maximum number of characters to search per line, because search time can grow quadratically.
+#: The maximum number of characters to search per line. There is a limit because search time can grow quadratically.
 _SEARCHED: Final = 4096
 
 
@@ -187,8 +187,8 @@ class Port(Readiness):
             with socket.socket(family) as probe:
                 probe.setblocking(False)
                 await asyncio.get_running_loop().sock_connect(probe, (host, self.port))
-                # If nothing is listening, the system may pick this very port for the probe, which then connects to
-                # itself.
+                # If nothing is listening, the system may pick this very port as the source port, and the socket
+                # connects to itself.
                 return bool(probe.getsockname() != probe.getpeername())
         except OSError:
             return False
@@ -287,14 +287,14 @@ _SENDER: Final = struct.Struct("3i")
 class Notice(Readiness):
     """Ready when one of the worker's processes sends ``READY=1`` to NOTIFY_SOCKET. Linux only.
 
-    NOTIFY_SOCKET contains the address of a socket, as described in sd_notify(3). The address is abstract, so it leaves
-    no file behind, and a process that has changed its user, root or mounts can still reach it. Because any process can
-    send to the socket, we check the sender's pid, which the kernel provides, and accept messages only from the worker's
+    NOTIFY_SOCKET contains the address of a socket, as described in sd_notify(3). The address is abstract. It leaves no
+    file behind, and a process that has changed its user, root or mounts can still reach it. Any process can send to the
+    socket. Therefore, we check the sender's pid, which the kernel provides, and only accept messages from the worker's
     own processes.
 
-    Other messages are read and ignored until the process exits. As with systemd, a message is ignored if its sender has
-    exited by the time we read it, because we can no longer identify the sender. This is not a problem for the leader,
-    which we have not reaped yet, or for `systemd-notify`, which waits.
+    Other messages are read and ignored until the process exits. As with systemd, a message is also ignored if its
+    sender has exited by the time we read it, because we can no longer identify the sender. This does not affect the
+    leader, which we have not reaped yet, or `systemd-notify`, which waits for us.
     """
 
     reason: str = ""
@@ -314,13 +314,13 @@ class Notice(Readiness):
         name = f"lifecycle-{secrets.token_hex(16)}"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        # Set this before binding the socket, because messages that arrive earlier would have no credentials.
+        # Set this option before binding the socket, because messages that arrive before it is set have no credentials.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.bind(f"\0{name}")
         return replace(command, env={**command.env, _VARIABLE: f"@{name}"})
 
     def reached(self, is_ours: Callable[[int], bool]) -> asyncio.Future[None]:
-        """Wait for ``READY=1``. We keep reading messages after that, because their senders wait for us to read them."""
+        """Wait for ``READY=1``. Messages are still read after that, because their senders may be waiting for it."""
         assert self._socket is not None, "prepare() sets it"
         loop = asyncio.get_running_loop()
         self._is_ours = is_ours
@@ -341,7 +341,7 @@ class Notice(Readiness):
             if self._socket is None:
                 return
             try:
-                # The buffer has no space for any descriptors sent with the message, so the kernel closes them.
+                # The buffer has no space for descriptors, so the kernel closes any that were sent with the message.
                 data, more, flags, _ = self._socket.recvmsg(_SIZE, socket.CMSG_SPACE(_SENDER.size))
             except BlockingIOError:
                 return
@@ -406,8 +406,8 @@ class _Listeners:
     """The sockets listening on ``port``, and which of them existed before the process was started.
 
     If there are no new sockets, a connection must have reached a process that was already running. Sockets are
-    identified by the inodes that Linux lists in /proc. We don't compare their owners, because another process, such as
-    a container engine publishing the port, may legitimately be listening.
+    identified by their inodes, which Linux lists in /proc. We don't check their owners, because another process, such
+    as a container engine publishing the port, may legitimately be listening.
     """
 
     def __init__(self, port: int) -> None:
@@ -421,8 +421,8 @@ class _Listeners:
     def objection(self) -> str:
         """Return why a response from the port must be ignored, or an empty string if it is valid.
 
-        If the system lists no listener at all, for example with port forwarding or on systems other than Linux, the
-        response is valid.
+        If the system lists no listeners at all, for example with port forwarding or on systems other than Linux, the
+        response is considered valid.
         """
         now = set(_listening(self._port))
         if now and now <= self._before:
@@ -444,6 +444,6 @@ def _listening(port: int) -> Iterator[str]:
 
 
 def _packed(address: str) -> bytes:
-    """Return an address in network byte order. In /proc, each of its words is in this machine's byte order."""
+    """Return an address in network byte order. In /proc, each word of it is in this machine's byte order."""
     words = (int(address[start : start + 8], 16) for start in range(0, len(address), 8))
     return b"".join(word.to_bytes(4, sys.byteorder) for word in words)

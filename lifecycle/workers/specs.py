@@ -1,7 +1,7 @@
 """Settings for supervisors and their children, and the rules that apply them.
 
-Nothing in this module does I/O or reads the clock. Settings are checked before anything starts, `verdict` and
-`affected` are truth tables, and `Budget` takes the current time as an argument.
+Nothing in this module does I/O or reads the clock. Settings are checked before anything starts. `verdict` and
+`affected` are pure functions, and `Budget` takes the current time as an argument.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class _Choice(StrEnum):
 
 
 class Restart(_Choice):
-    """When a supervisor restarts a child that has ended, with the equivalent in Erlang/OTP."""
+    """When a supervisor restarts a child that has ended. Each policy has an equivalent in Erlang/OTP."""
 
-    #: However it ended (OTP: permanent).
+    #: Always, however it ended (OTP: permanent).
     ALWAYS = "always"
     #: If it ended as FAILED or KILLED (OTP: transient).
     ON_FAILURE = "on_failure"
@@ -88,7 +88,7 @@ class Strategy(_Choice):
 
     #: Only the child itself.
     ONE_FOR_ONE = "one_for_one"
-    #: All children. They are all stopped, and then started in order.
+    #: All children. They are stopped, and then started in order.
     ONE_FOR_ALL = "one_for_all"
     #: The child and all children started after it.
     REST_FOR_ONE = "rest_for_one"
@@ -99,9 +99,9 @@ class AutoShutdown(_Choice):
 
     #: Never; the supervisor keeps running.
     NEVER = "never"
-    #: Once any of them has ended.
+    #: When any of them has ended.
     ANY_SIGNIFICANT = "any_significant"
-    #: Once all of them have ended.
+    #: When all of them have ended.
     ALL_SIGNIFICANT = "all_significant"
 
 
@@ -110,7 +110,7 @@ class OnLimit(_Choice):
 
     #: Stop the children and end as FAILED, so that a parent supervisor can restart the whole supervisor.
     ESCALATE = "escalate"
-    #: Delay the restart until the limit allows it.
+    #: Delay the restart until it is within the limit.
     PAUSE = "pause"
 
 
@@ -145,30 +145,32 @@ class Spec:
 
     Args:
         name: The child's name, unique among its siblings.
-        child: An async function that takes no arguments or a `Gate` (run by a `TaskWorker`), a command as a list of
-            arguments (run by a `ProcessWorker`), or a function that returns a new worker each time the child is
-            started. Such a function is called in the event loop, so it must return quickly or return an awaitable.
+        child: One of the following: an async function that takes either no arguments or a `Gate` (run by a
+            `TaskWorker`), a command as a list of arguments (run by a `ProcessWorker`), or a function that returns a new
+            worker. Such a function is called in the event loop each time the child is started, so it must return
+            quickly or return an awaitable.
         restart: When to restart the child: ``"always"``, ``"on_failure"`` or ``"never"``.
         backoff: How long to wait before each restart, and how many restarts to allow before giving up on the child.
         first_start: How the supervisor reacts if the child cannot start while the supervisor itself is starting. With
             ``"fail"``, the supervisor fails to start. With ``"retry"``, the supervisor starts without the child, and
-            retries with the delays set by ``backoff`` until the child has run once. These retries do not count towards
-            the supervisor's ``intensity``.
-        stop_timeout: Seconds to wait after a stop request before killing the child. The default is its worker's own
+            keeps trying to start it until it succeeds, with the delays set by ``backoff``. These attempts do not count
+            towards the supervisor's ``intensity``.
+        stop_timeout: Seconds to wait after a stop request before killing the child. Defaults to its worker's own
             timeout.
         significant: Whether the supervisor may end because this child has ended; see ``auto_shutdown`` in `Supervisor`.
-        env, cwd, user, output, ready, start_timeout: Process settings, which are allowed only if ``child`` is a
+        env, cwd, user, output, ready, start_timeout: Process settings, which are only allowed if ``child`` is a
             command; see `ProcessWorker`.
         probe: A health check in addition to the worker's own ``probe()``. ``"port:N"`` checks that the child accepts
             connections on this local port. ``"http://…"`` or ``"https://…"`` checks that a request to this URL returns
             a status below 400. ``"cmd:COMMAND"`` checks that this command exits with status 0. The command is not
             passed through a shell. It runs with the same environment, working directory and user as the process, and
             its output is discarded.
-        probe_interval: Seconds between probes, varied randomly by up to 10 %. The default is 10 if ``probe`` is set.
+        probe_interval: Seconds between probes, randomly varied by up to 10 %. Defaults to 10 if ``probe`` is set.
             Otherwise, the child is not probed by default.
-        probe_timeout: How many seconds a probe may take. A probe that takes longer fails.
-        failures: How many probes must fail in a row before the child is considered unhealthy.
-        restart_unhealthy: Whether to restart the child when it is unhealthy. By default, its health is only reported.
+        probe_timeout: Seconds after which a probe fails.
+        failures: The number of consecutive failed probes after which the child is considered unhealthy.
+        restart_unhealthy: Whether to restart the child when it becomes unhealthy. By default, its health is only
+            reported.
 
     Raises:
         ValueError, TypeError: if a setting is invalid. The message names the setting.
@@ -212,13 +214,13 @@ class Spec:
 
     @property
     def kind(self) -> str:
-        """The kind of worker, if it is known before the worker is created."""
+        """The kind of worker, if known before the worker is created."""
         if self.is_command:
             return ProcessWorker.kind
         return TaskWorker.kind if is_async(self.child) else "worker"
 
     def make(self) -> object:
-        """Create a worker for the child. If its function returns something else, it is passed through unchanged."""
+        """Create a worker for the child. If the function returns anything else, return that unchanged."""
         if not callable(self.child):
             return ProcessWorker(self.name, *self.child, **self._of_process(), **self._grace())
         if is_async(self.child):
@@ -260,7 +262,7 @@ class Spec:
         if isinstance(child, str) or not (callable(child) or isinstance(child, Sequence)):
             raise TypeError(f"the child {self.name!r} must be {_ACCEPTED}, got {child!r}")
         if self.is_command or is_async(child):
-            # The worker's constructor checks the remaining settings.
+            # The worker's constructor checks the other settings.
             self.make()
         elif callable(child) and required_arguments(child) != 0:
             raise TypeError(f"{name_of(child)}, which creates the worker {self.name!r}, must not require arguments")
@@ -304,16 +306,16 @@ CONTROL_EXCEPTIONS: Final = (DoNotRestart, StopTree, SystemExit, KeyboardInterru
 class Verdict(Enum):
     """How a supervisor reacts after a child has ended."""
 
-    #: Restart the child, along with any siblings that the supervisor's strategy includes.
+    #: Restart the child, along with the siblings selected by the supervisor's strategy.
     RESTART = auto()
     #: Do not restart the child.
     LEAVE = auto()
-    #: End the supervisor and all supervisors above it.
+    #: End the supervisor and all of its ancestors.
     ESCALATE = auto()
 
 
 def verdict(restart: Restart | str, ended: Exit) -> Verdict:
-    """Return how a supervisor reacts after a child with the policy ``restart`` has ended as ``ended``."""
+    """Return how a supervisor reacts when a child with the policy ``restart`` has ended as ``ended``."""
     error = cause_of(ended.error)
     match restart, error, ended.status:
         case _, StopTree() | SystemExit() | KeyboardInterrupt(), _:
@@ -329,14 +331,14 @@ def verdict(restart: Restart | str, ended: Exit) -> Verdict:
 
 
 def cause_of(error: BaseException | None) -> BaseException | None:
-    """Return the control exception that a child raised, even if its worker wrapped it; otherwise, return ``error``."""
+    """Return the control exception that ``error`` is or wraps, if any; otherwise, return ``error``."""
     inner = None if error is None else error.__cause__
     wrapped = isinstance(inner, CONTROL_EXCEPTIONS) and not isinstance(error, CONTROL_EXCEPTIONS)
     return inner if wrapped else error
 
 
 def affected(strategy: Strategy, children: Sequence[_T], trigger: _T) -> Sequence[_T]:
-    """Return the children to restart along with ``trigger``, itself included, in start order."""
+    """Return the children to restart because of ``trigger``, including ``trigger`` itself, in start order."""
     match strategy:
         case Strategy.ONE_FOR_ONE:
             return [trigger]
@@ -347,7 +349,7 @@ def affected(strategy: Strategy, children: Sequence[_T], trigger: _T) -> Sequenc
 
 
 def ends_with(auto_shutdown: AutoShutdown, *, significant: bool, others: Iterable[Any]) -> bool:
-    """Return whether a supervisor ends because a child has ended and will not be restarted.
+    """Return whether a supervisor ends because one of its children has ended and will not be restarted.
 
     ``others`` are the significant children that are still running.
     """
@@ -362,15 +364,15 @@ def ends_with(auto_shutdown: AutoShutdown, *, significant: bool, others: Iterabl
 
 # -- the restart budget --------------------------------------------------------------------------------------------
 
-#: The maximum number of errors in the exception group that a supervisor raises when it gives up.
+#: The maximum number of errors in the exception group raised by a supervisor that gives up.
 _MAX_ERRORS: Final = 100
 
 
 class Budget:
-    """Tracks how many restarts the supervisor or pool ``name`` has left, and the errors behind previous restarts.
+    """Tracks how many restarts a supervisor or pool has left, and the errors that caused previous restarts.
 
-    Without an ``intensity``, restarts are unlimited. When the budget is used up, `spend` raises or, with ``pauses``,
-    returns the time at which the next restart is allowed.
+    Without an ``intensity``, restarts are unlimited. When the budget is used up, `spend` raises an error or, with
+    ``pauses``, returns the time when the next restart is allowed.
     """
 
     def __init__(self, name: str, intensity: Intensity | None, *, pauses: bool = False) -> None:
@@ -383,7 +385,7 @@ class Budget:
         self._errors: deque[Exception] = deque(maxlen=kept)
 
     def spend(self, now: float, child: str, error: BaseException) -> float:
-        """Count one restart of ``child`` because of ``error``. Return the time at which the restart is allowed.
+        """Record a restart of ``child`` because of ``error``. Return the time when it is allowed.
 
         Raises:
             RestartLimitReached: if the budget is used up and ``pauses`` is false.
@@ -411,7 +413,7 @@ class Budget:
 
 
 def _as_exception(child: str, error: BaseException) -> Exception:
-    """Return ``error`` as an `Exception`, because an exception group accepts nothing else."""
+    """Return ``error`` as an `Exception`, because an exception group accepts only those."""
     if isinstance(error, Exception):
         return error
     wrapped = WorkerFailed(f"{child!r} was cancelled, but not by its supervisor")
@@ -420,8 +422,8 @@ def _as_exception(child: str, error: BaseException) -> Exception:
 
 
 def _allowed_at(intensity: Intensity, restarts: Sequence[float], now: float) -> float:
-    """Return when the budget allows one more restart. ``restarts`` are newest first and may be in the future."""
+    """Return when the budget allows another restart. ``restarts`` are sorted newest first and may be in the future."""
     if len(restarts) < intensity.limit:
         return now
-    # A restart exactly as old as the window still counts, so we wait a tiny bit longer.
+    # A restart that is exactly as old as the window is still counted, so wait slightly longer.
     return max(now, math.nextafter(restarts[intensity.limit - 1] + intensity.within, math.inf))

@@ -1,9 +1,9 @@
-"""A process's command and standard streams, and the code that splits its output into lines.
+"""A process's command and standard streams, and code for splitting its output into lines.
 
-`ProcessWorker` watches a process and stops its process group, while a `Stdio` handles the streams: it starts the
-process as the leader of a new group and reads all of its output. This module provides pipes and the inherited terminal;
-`lifecycle.workers.terminals` provides a new terminal for the child. A `Receiver` turns bytes into lines, whether they
-come from pipes, a terminal or a container engine.
+`ProcessWorker` watches a process and stops its process group, while a `Stdio` starts the process as the leader of a new
+group and reads all of its output. This module provides pipes and the inherited terminal, and
+`lifecycle.workers.terminals` provides a new terminal for the child. A `Receiver` turns bytes from pipes, a terminal or
+a container engine into lines.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ __all__ = [
     "popen",
 ]
 
-#: Bytes per read. This is small enough to keep the loop responsive even if a child floods us with empty lines.
+#: Bytes per read. The number is small enough to keep the loop responsive even if a child floods us with empty lines.
 _CHUNK = 16 * 1024
-#: How many more reads to do if the process has exited but another process still has its pipe open. This is enough to
+#: If the process has exited but another process still has its pipe open, how many more times to read. This is enough to
 #: empty a full pipe.
 _LAST_READS = 1024 * 1024 // _CHUNK
 #: Seconds to wait for the output to end once the process group is dead.
@@ -73,14 +73,14 @@ Stream: TypeAlias = Literal["stdout", "stderr"]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command with its environment and working directory. Nothing is left to be looked up or inherited later."""
+    """A command with its complete environment and working directory. Nothing is looked up or inherited later."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str | None = None
     #: File descriptors that the process inherits under the same numbers, in addition to its streams.
     inherit: Sequence[int] = ()
-    #: The user that the process runs as, or None for the user that this program runs as.
+    #: The user that the process runs as, or None for the same user as this program.
     account: Account | None = None
 
 
@@ -103,7 +103,7 @@ def check_argv(name: str, argv: tuple[str | os.PathLike[str], ...]) -> tuple[str
 
 
 def check_program(command: Command) -> None:
-    """Check that the program exists. We check before starting it through `env`, whose error would not name the cause.
+    """Check that the program exists before starting it through `env`, whose error would be unclear.
 
     Raises:
         OSError: if the program is missing, is not executable, or looks like a variable assignment.
@@ -117,7 +117,7 @@ def check_program(command: Command) -> None:
 def find_program(program: str, command: Command) -> str:
     """Return the path of ``program``, found with the working directory and PATH of ``command``.
 
-    Raises OSError if it does not exist.
+    Raises OSError if the program does not exist.
     """
     at = Path(command.cwd or "", program)
     found = _found(at if os.sep in program else program, command)
@@ -174,7 +174,7 @@ class Stdio(Protocol):
         ...
 
     async def drain(self) -> None:
-        """Read the remaining output once the process group is dead, for a limited time, and then `close`."""
+        """Once the process group is dead, read the remaining output for a limited time, and then call `close`."""
         ...
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class Stdio(Protocol):
 
 @runtime_checkable
 class LineSource(Protocol):
-    """A `Stdio` that reads lines and can also pass them to a listener."""
+    """A `Stdio` that reads lines, and can pass them to additional listeners."""
 
     def listen(self, listener: Callable[[str], object]) -> None:
         """Also call ``listener`` with each line, from the start of the process."""
@@ -196,10 +196,10 @@ class LineSource(Protocol):
 
 
 class Pipes:
-    """One pipe each for stdout and stderr, which are read line by line. There is no standard input.
+    """Separate pipes for stdout and stderr, which are read line by line. There is no standard input.
 
-    The process runs in a new session. `Receiver` handles the lines. Only the current line is buffered, so if ``output``
-    is slow, the pipe fills up and slows the process down.
+    The process runs in a new session. A `Receiver` handles the lines. Only the current line is buffered, so if
+    ``output`` is slow, the pipe fills up and slows down the process.
 
     Raises:
         TypeError: if ``output`` is neither a plain function nor "inherit".
@@ -244,9 +244,9 @@ class Pipes:
 class Inherited:
     """This program's own streams, for a child in a new process group within our session, like a shell job.
 
-    Use it for a child on the real terminal. It is up to the caller to make the child's group the foreground group with
-    ``os.tcsetpgrp``. The caller then sends SIGCONT to the group, because the child may have been stopped for using the
-    terminal too early. Once the child has exited, the caller takes the terminal back.
+    Use this for a child on the real terminal. The caller is responsible for making the child's group the foreground
+    group with ``os.tcsetpgrp``. The caller must then send SIGCONT to the group, because the child may have been stopped
+    for using the terminal too early. Once the child has exited, the caller takes back the terminal.
     """
 
     def spawn(self, command: Command) -> int:
@@ -265,7 +265,7 @@ class Inherited:
 
 
 class Reader:
-    """Owns a descriptor, and reads up to ``chunk`` bytes from it whenever it is readable.
+    """A reader that owns a descriptor, and reads up to ``chunk`` bytes whenever it is readable.
 
     ``feed(b"")`` is called once, before the descriptor is closed.
     """
@@ -279,7 +279,7 @@ class Reader:
         asyncio.get_running_loop().add_reader(fd, self._read)
 
     async def drain(self, until: float) -> None:
-        """Read to the end, or until the loop time ``until`` in case another process keeps the descriptor open."""
+        """Read until the end, or until the loop time ``until`` if another process keeps the descriptor open."""
         if self._ended.is_set():
             return
         with suppress(TimeoutError):
@@ -328,7 +328,7 @@ def pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
 
 
 def popen(command: Command, **how: Any) -> int:
-    """Start a process with `subprocess.Popen`, and return its pid. It's up to the caller to watch and reap it."""
+    """Start a process with `subprocess.Popen`, and return its pid. The caller must watch and reap it."""
     if (account := command.account) is not None:
         how |= {"user": account.uid, "group": account.gid, "extra_groups": account.groups}
     process = subprocess.Popen(  # noqa: S603  # the caller chose the command
@@ -388,7 +388,7 @@ class Receiver:
         try:
             self._output(line, stream)
         except Exception:  # noqa: BLE001  # logged
-            # Log only the first failure, because a broken function might fail for every one of a million lines.
+            # Only log the first failure, because a broken function might fail for each of a million lines.
             if not self._has_failed:
                 self._log.exception(
                     "the output function %r failed, so a line was lost (logged only once): %.200r", self._output, line
@@ -429,7 +429,7 @@ class Lines:
     """
 
     def __init__(self) -> None:
-        # The pieces of the incomplete line. We join them only once, so that handling a long line takes linear time.
+        # The pieces of the incomplete line. They are only joined once, so that handling a long line takes linear time.
         self._begun: list[bytes] = []
         self._size = 0
 
@@ -457,7 +457,7 @@ class Lines:
 
 
 class RecentLines:
-    """The last 500 lines of a process, each cut to 2,000 characters. They survive restarts by a supervisor."""
+    """The last 500 lines of a process's output, each truncated to 2,000 characters. Restarts don't clear them."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=_KEPT)
@@ -465,19 +465,19 @@ class RecentLines:
         self._added = asyncio.Event()
 
     def add(self, line: str) -> None:
-        """Add ``line`` and drop the oldest one if there are too many."""
+        """Add ``line``, and drop the oldest line if there are too many."""
         self._lines.append(line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…")
         self._count += 1
         if not self._added.is_set():
             self._added.set()
 
     def last(self, count: int) -> list[str]:
-        """Return the last ``count`` lines, or all if fewer are kept."""
+        """Return the last ``count`` lines, or all lines if there are fewer."""
         lines = list(self._lines)
         return lines[max(0, len(lines) - count) :]
 
     async def follow(self, count: int) -> AsyncGenerator[tuple[list[str], int]]:
-        """Yield the last ``count`` lines, then new lines, each time with the number of lines lost before them."""
+        """Yield the last ``count`` lines and then new lines, along with the number of lines lost before them."""
         seen = self._count - len(self.last(count))
         while True:
             if lines := self.last(self._count - seen):

@@ -1,6 +1,6 @@
 """`Supervisor`: a worker that keeps other workers running, following the rules of Erlang/OTP.
 
-This module contains the API and the ``async with`` block. Decisions about children are made in
+This module contains the public API, including the ``async with`` block. Decisions about children are made in
 `lifecycle.workers.supervision.loop`.
 """
 
@@ -34,14 +34,13 @@ __all__ = ["Supervisor"]
 
 
 class Supervisor(BaseWorker):
-    """A worker that starts, restarts and stops its children, which are other workers, each described by a `Spec`.
+    """A worker that starts, restarts and stops other workers, its children. Each child is described by a `Spec`.
 
-    `start` starts the children in order, each one after the previous one is running. If a child cannot start, the
-    children already started are stopped and `start` raises. A child that ends is restarted if its spec requires it. The
-    restart waits for the child's backoff and includes the siblings selected by ``strategy``. `stop` stops the children
-    in reverse order.
+    `start` starts the children one after another, waiting until each is running. If a child cannot start, the children
+    already started are stopped, and `start` raises. A child that ends is restarted if its spec requires it, after its
+    backoff, and along with the siblings selected by ``strategy``. `stop` stops the children in reverse order.
 
-    If the supervisor fails inside an ``async with`` block, for instance because its ``intensity`` was exceeded, it
+    If the supervisor fails inside an ``async with`` block, for example because its ``intensity`` was exceeded, it
     behaves like a task group: the body of the block is cancelled, and the block raises the error. The block must be
     exited in the task that entered it.
 
@@ -59,16 +58,15 @@ class Supervisor(BaseWorker):
             as FAILED with `RestartLimitReached`. ``"pause"`` delays the restart until it is allowed again.
         auto_shutdown: When to end (as FINISHED) because significant children have ended and will not be restarted; see
             `AutoShutdown`.
-        stop_order: ``"reverse"`` stops the children one at a time, in reverse start order; ``"parallel"`` stops them
-            all at once. This also applies when several children are stopped to restart them together.
+        stop_order: ``"reverse"`` stops the children one at a time, in reverse start order. ``"parallel"`` stops them
+            all at the same time. This also applies when children are stopped in order to be restarted together.
 
     Raises:
         ValueError, TypeError: if a setting is invalid.
     """
 
     kind: ClassVar[str] = "supervisor"
-    # All children are killed at the same time, and each gets a second to end, as do the children of nested
-    # supervisors.
+    # All children are killed at the same time and have one second to end, including those of nested supervisors.
     _last_wait: ClassVar[float] = 5.0
 
     def __init__(  # public API; each option has a default
@@ -81,7 +79,7 @@ class Supervisor(BaseWorker):
         auto_shutdown: AutoShutdown | Literal["never", "any_significant", "all_significant"] = AutoShutdown.NEVER,
         stop_order: StopOrder | Literal["reverse", "parallel"] = StopOrder.REVERSE,
     ) -> None:
-        # The supervisor itself has no time limit, because its children's grace periods add up.
+        # The supervisor itself has no time limit, because the grace periods of its children add up.
         super().__init__(name, stop_timeout=math.inf)
         if not isinstance(intensity, Intensity | None):
             raise TypeError(f"intensity must be an Intensity, such as Intensity(5, within=30), got {intensity!r}")
@@ -99,9 +97,9 @@ class Supervisor(BaseWorker):
             auto_shutdown=chosen(AutoShutdown, auto_shutdown, "auto_shutdown"),
             stop_order=chosen(StopOrder, stop_order, "stop_order"),
         )
-        # A parent supervisor's loop attaches its own watches to these.
+        # The watches, which a parent supervisor's loop links to its own.
         self._watches = self._loop.watches
-        # The task that entered the `async with` block, and how many times it had been cancelled by then.
+        # The task that entered the `async with` block, and how often it had been cancelled at that time.
         self._block: asyncio.Task[Any] | None = None
         self._cancelled_before = 0
         # True once we have cancelled that task.
@@ -161,7 +159,7 @@ class Supervisor(BaseWorker):
 
         This restart does not count towards any limit, and a child that the supervisor had given up on is supervised
         again. If the supervisor is suspended, the child starts when the supervisor is resumed. Cancelling the call only
-        stops waiting; if the child fails to start after that, its restart policy applies.
+        stops the wait. If the child then fails to start, its restart policy applies.
 
         Raises:
             KeyError: if there is no such child.
@@ -202,13 +200,13 @@ class Supervisor(BaseWorker):
     # -- all children --------------------------------------------------------------------------------------------------
 
     async def suspend(self) -> None:
-        """Suspend all children that support suspension, in reverse order. Idempotent.
+        """Suspend all children that can be suspended, in reverse order. Idempotent.
 
         If a child cannot be suspended, the others are resumed. While the supervisor is suspended, no child is started
         or restarted.
 
         Raises:
-            InvalidTransition: if the supervisor is not running, or begins to stop during the call.
+            InvalidTransition: if the supervisor is not running, or starts to stop during the call.
             WorkerFailed: if a child could not be suspended.
         """
         if self.status is not Status.SUSPENDED:
@@ -217,7 +215,7 @@ class Supervisor(BaseWorker):
             await self._loop.suspend(partial(self._machine.to, Status.SUSPENDED))
 
     async def resume(self) -> None:
-        """Resume the children in order, and then start those whose start was delayed. Idempotent.
+        """Resume the children in order, and then start those whose start was delayed by the suspension. Idempotent.
 
         Raises:
             InvalidTransition: if the supervisor is neither suspended nor running, or begins to stop during the call.
@@ -245,15 +243,15 @@ class Supervisor(BaseWorker):
 
     def workers(self) -> tuple[WorkerState, ...]:
         """Return the state of each child, in start order."""
-        # `map` adds no stack frame. Nested supervisors call each other, so the recursion limit restricts how deep they
-        # can be nested.
+        # `map` does not add a stack frame. Nested supervisors call each other, so the recursion limit restricts how
+        # deeply they can be nested.
         return tuple(map(Child.state, self._loop.children.values()))
 
     def watch(self) -> Watch:
         """Return an async iterator that yields a `StatusEvent` for each change in this and all nested supervisors.
 
-        Only changes from now on are included. ``router.add_source(supervisor.watch)`` sends the events to a router.
-        Their topic is ``status/<name>``, or ``status/<name>/<name>`` for a nested supervisor's child. The iterator
+        Only changes after this call are included. ``router.add_source(supervisor.watch)`` sends the events to a router.
+        Their topic is ``status/<name>``, or ``status/<name>/<name>`` for a child of a nested supervisor. The iterator
         stops when the supervisor ends.
         """
         watch = self._watches.add()
@@ -261,7 +259,7 @@ class Supervisor(BaseWorker):
         return watch
 
     def _begin_watch(self) -> None:
-        """Treat earlier changes as already announced, in this and all nested supervisors."""
+        """Mark all earlier changes in this and all nested supervisors as announced."""
         self._watches.used = True
         for child in self._loop.children.values():
             child.announce()
@@ -270,7 +268,7 @@ class Supervisor(BaseWorker):
 
     def _publish(self, old: Status, new: Status) -> None:
         if self._watches.used:
-            # A parent supervisor publishes the change itself.
+            # If there is a parent supervisor, it publishes the change.
             self._watches.publish(StatusEvent(self.name, old, new, self.state()), up=False)
         if new in FINAL:
             self._watches.close()
@@ -307,15 +305,15 @@ class Supervisor(BaseWorker):
     ) -> None:
         """Stop the children. If the supervisor failed, raise its error, unless the body raised one of its own."""
         block, self._block = self._block, None
-        # If we are in a different task, we must not undo the cancellation.
+        # Don't undo the cancellation if we are in a different task.
         ours = self._interrupted and block is asyncio.current_task()
         late: asyncio.CancelledError | None = None
         left = 0
         try:
             await self.stop()
         except asyncio.CancelledError as cancelled:
-            # The first cancellation was ours. This one may come from outside, in which case the children still need to
-            # be stopped, or it may be our own, passed on by a task group in the body.
+            # The first cancellation was ours. This one may be the same one passed on by a task group in the body, or it
+            # may come from outside. In that case, the children still need to be stopped.
             if block is None or not ours or block.cancelling() > self._cancelled_before + 2:
                 raise
             late = cancelled

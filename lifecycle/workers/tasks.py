@@ -32,8 +32,8 @@ __all__ = ["Gate", "TaskWorker", "ThreadWorker", "required_arguments"]
 class TaskWorker(BaseWorker):
     """A worker that runs an async function as a task in this event loop.
 
-    Stopping the worker cancels the task. A task cannot be killed: if it has not finished ``stop_timeout`` seconds
-    later, it is cancelled again and then abandoned, and its stack is logged. A function that takes a `Gate` can be
+    Stopping the worker cancels the task. A task cannot be killed. If it has not finished after ``stop_timeout``
+    seconds, it is cancelled again and then abandoned, and its stack is logged. A function that takes a `Gate` can be
     suspended at ``await gate.checkpoint()``. If the function raises `SystemExit` or `KeyboardInterrupt`, the exception
     is stored in the `Exit`, and the worker's supervisor ends.
 
@@ -48,7 +48,7 @@ class TaskWorker(BaseWorker):
     """
 
     kind: ClassVar[str] = "task"
-    # A single iteration of the loop is enough to see whether the second cancellation ended the task.
+    # A single loop iteration is enough to see whether the second cancellation ended the task.
     _last_wait: ClassVar[float] = 0.0
 
     def __init__(self, name: str, fn: Work, *, stop_timeout: Duration = 10.0) -> None:
@@ -63,7 +63,7 @@ class TaskWorker(BaseWorker):
         return self._gate is not None
 
     async def suspend(self) -> None:
-        """Suspend the task, and return once all of its loops are waiting at the gate. Idempotent.
+        """Suspend the task. Return once all of its loops are waiting at the gate. Idempotent.
 
         If the call is cancelled, the task keeps running.
 
@@ -75,7 +75,7 @@ class TaskWorker(BaseWorker):
         gate = self._require_gate()
         if self.status is Status.RUNNING:
             await self._closed(gate)
-        # In the meantime, a concurrent call may have suspended the task.
+        # A concurrent call may have suspended the task in the meantime.
         if self._machine.state is not Status.SUSPENDED:
             self._machine.to(Status.SUSPENDED)
 
@@ -140,7 +140,7 @@ class ThreadWorker(BaseWorker):
 
     Stopping the worker sets the event that the function receives as its argument. The function should use
     ``stop.wait(seconds)`` to sleep, and check ``stop.is_set()`` wherever it can safely return. A thread cannot be
-    killed: if it is still running ``stop_timeout`` seconds later, it is abandoned, and its stack is logged. An
+    killed. If it is still running after ``stop_timeout`` seconds, it is abandoned, and its stack is logged. An
     abandoned thread does not keep the program from exiting.
 
     Args:
@@ -154,7 +154,7 @@ class ThreadWorker(BaseWorker):
     """
 
     kind: ClassVar[str] = "thread"
-    # There is no point in waiting, because a thread cannot be forced to end.
+    # Waiting would be pointless, because a thread cannot be killed.
     _last_wait: ClassVar[float] = 0.0
 
     def __init__(self, name: str, fn: Callable[[threading.Event], object], *, stop_timeout: Duration = 10.0) -> None:
@@ -198,7 +198,7 @@ class ThreadWorker(BaseWorker):
 class Gate:
     """Suspends loops at points that their own code chooses, without losing their state.
 
-    A loop belongs to the gate from its first `checkpoint` until its task finishes. Several loops can share a gate::
+    A loop is attached to the gate from its first `checkpoint` until its task finishes. Several loops can share a gate::
 
         async def count(gate: Gate) -> None:
             while True:
@@ -209,13 +209,13 @@ class Gate:
     def __init__(self) -> None:
         self._open = asyncio.Event()
         self._open.set()
-        # All tasks that have reached the gate and have not finished yet.
+        # All unfinished tasks that have ever reached the gate.
         self._loops: set[asyncio.Task[Any]] = set()
-        # Those that are waiting at the gate now.
+        # The tasks that are currently waiting at the gate.
         self._held: set[asyncio.Task[Any]] = set()
-        # True once a loop has arrived. Before that, we cannot tell whether all loops are waiting.
+        # True once a loop has reached the gate. Before that, we cannot tell whether all loops are waiting.
         self._known = False
-        # Set to make callers waiting for all loops check again.
+        # Set to make callers that are waiting for all loops check again.
         self._moved = asyncio.Event()
         self._waiting = 0
 
@@ -234,7 +234,7 @@ class Gate:
         if task not in self._loops:
             self._enrol(task)
         if self._open.is_set():
-            # Give other tasks a chance to close the gate, in case the loop does not await anything else.
+            # Let other tasks run, so that they can close the gate even if the loop does not await anything else.
             await asyncio.sleep(0)
         while not self._open.is_set():
             await self._stay(task)
@@ -266,7 +266,7 @@ class Gate:
 
     def resume(self) -> None:
         """Open the gate to let all loops continue. Idempotent."""
-        # All waiting loops continue, so the next suspension has to wait for them to reach the gate again.
+        # All waiting loops continue, so the next suspension must wait for them to reach the gate again.
         self._held.clear()
         self._open.set()
         self._moved.set()
@@ -340,7 +340,7 @@ def _takes_one(fn: Callable[..., Any]) -> bool:
     except TypeError:
         return False
     except ValueError:
-        # Some C functions have no signature. Give them the benefit of the doubt.
+        # Some C functions have no signature. Assume that they accept the argument.
         return True
     return True
 
@@ -363,7 +363,7 @@ def required_arguments(fn: Callable[..., Any]) -> int | None:
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-# -- stacks of tasks and threads that refuse to finish ----------------------------------------------------------------
+# -- stacks of tasks and threads that do not finish ----------------------------------------------------------------
 
 
 def _task_stack(task: asyncio.Task[Any]) -> str:

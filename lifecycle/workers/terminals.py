@@ -1,4 +1,4 @@
-r"""A pseudo-terminal for a child: a `Stdio` for programs that check whether they are running in a terminal.
+r"""A pseudo-terminal for a child, for programs that check whether they are running in a terminal.
 
 The child leads a new session with this as its controlling terminal. Colours, ``/dev/tty``, the window size and job
 control work as they do in a real terminal. Output is passed on as bytes, because full-screen programs do not write
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 __all__ = ["Terminal"]
 
 _log = logging.getLogger("lifecycle.workers")
-#: Signals that Python ignores. We reset them, because the child would otherwise ignore them as well.
+#: Signals that Python ignores. We reset them so that the child does not also ignore them.
 _IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class Terminal:
     """A pseudo-terminal for one process.
 
-    ``output`` is called in the event loop with the bytes that the process writes, as they arrive. If it raises, the
-    exception is logged. If ``output`` is slow, it slows the process down.
+    ``output`` is called in the event loop with the bytes that the process writes, as they arrive. If it raises an
+    exception, the exception is logged. If it is slow, it slows down the process.
     """
 
     def __init__(self, output: Callable[[bytes], object], *, rows: int = 24, columns: int = 80) -> None:
@@ -53,8 +53,8 @@ class Terminal:
         # Our side of the terminal while the process is running. The reader owns this descriptor.
         self._ours: int | None = None
         self._reader: Reader | None = None
-        # Only one caller may write at a time. Otherwise, their bytes would be mixed up. A descriptor can also have
-        # only one callback.
+        # Only one caller may write at a time. Otherwise, bytes from different callers would be mixed up. Also, a
+        # descriptor can only have one callback.
         self._writing = asyncio.Lock()
         self._room: asyncio.Future[None] | None = None
 
@@ -65,7 +65,7 @@ class Terminal:
             termios.tcsetwinsize(self._ours, self._size)
 
     async def write(self, data: bytes) -> None:
-        """Write ``data`` as terminal input, waiting as long as the process is not reading.
+        """Write ``data`` as terminal input. While the process is not reading, wait.
 
         If the process has not started yet or has exited, the data is discarded.
         """
@@ -130,7 +130,7 @@ class Terminal:
             self._has_failed = True
 
     def _hang_up(self) -> None:
-        """Forget the descriptor before the reader closes it, because its number may then be reused."""
+        """Forget the descriptor before the reader closes it, because its number may be reused after that."""
         if self._room is not None and self._ours is not None:
             asyncio.get_running_loop().remove_writer(self._ours)
             self._room.cancel()
@@ -157,8 +157,8 @@ def _spawn(command: Command, terminal: str) -> int:
     """Start ``command`` as the leader of a new session with ``terminal``.
 
     The first terminal that a session leader opens becomes its controlling terminal, so the child must open it after
-    setsid. Unlike Popen, posix_spawn can do this, and it is just as fast. It cannot change the working directory, so we
-    use ``env -C`` for that.
+    calling setsid. Unlike Popen, posix_spawn can do this, and it is just as fast. However, it cannot change the working
+    directory, so we use ``env -C`` for that.
     """
     argv = list(command.argv)
     if command.cwd is not None:

@@ -362,7 +362,7 @@ async def test_a_guard_that_is_killed_again_and_again_is_replaced_ever_more_slow
             async with ProcessWorker("b", "sleep", "1000"):
                 assert not ended(doomed(guard_manager.pid), 0)
     assert time.monotonic() - began > 0.1 + 0.2 + 0.4
-    assert "has ended and is replaced after 3 earlier ones; find out what kills them" in caplog.text
+    assert "has exited and is being replaced after 3 earlier ones; find out what kills them" in caplog.text
 
 
 def test_a_note_that_was_written_in_part_does_not_become_one_with_the_next() -> None:
@@ -371,7 +371,7 @@ def test_a_note_that_was_written_in_part_does_not_become_one_with_the_next() -> 
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, old[1]))
-        with pytest.raises(OSError, match="5 of 9 bytes of the log"):
+        with pytest.raises(OSError, match="5 of 9 bytes were written"):
             log.append(["@/second"])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
@@ -746,8 +746,8 @@ async def test_whether_there_are_pid_namespaces_is_tried_once(tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ("echo no luck >&2; exit 1", "`unshare` is refused here .no luck."),
-        ("exit 1", "`unshare` is refused here .`unshare` ended with status 1."),
+        ("echo no luck >&2; exit 1", "`unshare` is not permitted here .no luck."),
+        ("exit 1", "`unshare` is not permitted here .`unshare` exited with status 1."),
     ],
 )
 async def test_the_reason_for_refusing_a_pid_namespace_is_reported(

@@ -341,7 +341,7 @@ class TestSupervision:
         lives = [line.split() for line in seen.out.read_text().splitlines()]
         assert [life[1:3] for life in lives] == [["1", "0"], ["2", "1"], ["3", "2"]]
         assert len({life[3] for life in lives}) == 1
-        assert len(seen.said(r"is started again in \d\.\d s: .* exited with status \d")) == 2
+        assert len(seen.said(r"will be restarted in \d\.\d s: .* exited with status \d")) == 2
         assert "waiting for a change" not in seen.err.read_text()
 
     def test_always_restarts_after_success(self, watch: Any) -> None:

@@ -100,7 +100,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
             "cgroup",
             "cannot create a cgroup in /proc .*; run it as root, or with Delegate=yes",
         ),
-        (no_namespace, "pidns", "`unshare` is refused here .unshare failed: Operation not permitted."),
+        (no_namespace, "pidns", "`unshare` is not permitted here .unshare failed: Operation not permitted."),
     ],
 )
 async def test_an_unavailable_level_fails_the_start(

@@ -130,8 +130,8 @@ async def test_log_names_children_that_restart_and_that_are_given_up(
             await clock.advance(2)
 
     logged = [record.getMessage() for record in caplog.records]
-    assert logged[:most] == ["'a' is started again in 1.0 s: no disk"] * most
-    assert logged[most].startswith(f"'a' is given up after {words}")
+    assert logged[:most] == ["'a' will be restarted in 1.0 s: no disk"] * most
+    assert logged[most].startswith(f"gave up on 'a' after {words}")
 
 
 async def test_log_has_a_traceback_for_an_error_but_not_for_an_exit(
@@ -217,4 +217,4 @@ async def test_restart_after_a_resume_is_logged_with_its_reason(
 
     error = (await supervisor.wait()).error
     assert str(error).endswith("most recently of 'a': no memory")
-    assert "'a' is started again in 0.0 s: no disk" in caplog.text
+    assert "'a' will be restarted in 0.0 s: no disk" in caplog.text

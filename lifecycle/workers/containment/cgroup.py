@@ -1,10 +1,10 @@
-"""A cgroup (version 2) for each worker. Its processes stay in the cgroup unless they move out, and are killed together.
+"""A cgroup (version 2) for each worker. Processes stay in it unless they move out, and are killed together.
 
-We create the cgroups below our own, which is allowed as root, under systemd's ``Delegate=yes``, or in a scope started
-with `systemd-run --user --scope`. A process either enters its cgroup before it becomes the command or, to avoid
-delaying the start, is moved afterwards. In the latter case, any processes that it has forked in the meantime are found
-by their ancestry or their cookie, and moved as well. Once all of a worker's processes are in its cgroup, their children
-start there, so that no scan is needed when the worker ends.
+We create the cgroups below our own. This is allowed as root, under systemd's ``Delegate=yes``, or in a scope started
+with `systemd-run --user --scope`. A process either enters its cgroup before it runs the command or, to avoid delaying
+the start, is moved afterwards. In the latter case, processes that it has already forked are found by their ancestry or
+cookie, and are also moved. Once all of a worker's processes are in its cgroup, any new children start there, so no scan
+is needed when the worker ends.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SET_BY_SHELLS: Final = ("PWD", "OLDPWD", "SHLVL", "_")
 
 
 class Cgroup:
-    """A new, empty cgroup, listed in the guard's log. Raises OSError with the reason if it cannot be created."""
+    """A new, empty cgroup, which is listed in the guard's log. Raises OSError if it cannot be created."""
 
     def __init__(self) -> None:
         own = own_cgroup()
@@ -54,7 +54,7 @@ class Cgroup:
         self._path = own / f"lifecycle-{os.getpid()}-{secrets.token_hex(4)}"
         self._name = str(self._path)
         self._gone = False
-        #: True if all of the worker's processes that we can find are in the cgroup.
+        #: True if all of the worker's processes that can be found are in the cgroup.
         self.complete: bool = False
         # Log the cgroup before creating it, because this program may be killed right afterwards.
         guard_manager.add_cgroup(self._name)
@@ -75,12 +75,12 @@ class Cgroup:
             ) from error
         if not os.path.exists(f"{self._name}/cgroup.kill"):  # noqa: PTH110  # at each start
             raise OSError("killing a cgroup requires Linux 5.14 or later")
-        # To move a process, we also need write access to the cgroup that it leaves.
+        # Moving a process also requires write access to the cgroup that it leaves.
         if not os.access(f"{self._own}/cgroup.procs", os.W_OK):
-            raise OSError(f"no process may be moved out of {self._own}")
+            raise OSError(f"processes cannot be moved out of {self._own}")
 
     def inside(self, command: Command) -> Command:
-        """Return a shell command that enters the cgroup and then runs ``command``, or exits if it cannot enter.
+        """Return a shell command that enters the cgroup and then runs ``command``. If it cannot enter, it exits.
 
         Raises:
             OSError: if the program does not exist or cannot be executed.
@@ -94,13 +94,13 @@ class Cgroup:
         )
 
     def move(self, pid: int) -> None:
-        """Move our child ``pid`` and its descendants into the cgroup. The child must not be reaped in the meantime.
+        """Move our child ``pid`` and its descendants into the cgroup. The child must not be reaped meanwhile.
 
-        The call blocks for a few milliseconds. Raises OSError if the move is refused.
+        This blocks for a few milliseconds. Raises OSError if the move is refused.
         """
         self._move(pid)
         moved = {pid}
-        # Children of processes in the cgroup start there, so it stays complete once all processes are inside.
+        # Children of processes in the cgroup start there, so it remains complete once all processes are inside.
         while new := [process.pid for process in descendants_of(pid) if process.pid not in moved]:
             for each in new:
                 self._move(each)
@@ -124,7 +124,7 @@ class Cgroup:
     def move_later(self, pid: int, cookie: str) -> asyncio.Future[dict[Cgroup, OSError]]:
         """Move ``pid`` and its descendants in a thread. ``pid`` must not be reaped until the move is complete.
 
-        The future's result contains the moves that were refused.
+        The future's result lists the moves that were refused.
         """
         return _moves.submit((self, pid, cookie.encode()))
 
@@ -133,7 +133,7 @@ class Cgroup:
         kill_cgroup(self._name)
 
     def remove_if_empty(self) -> bool:
-        """Remove the cgroup if it is empty, and return whether it is gone."""
+        """Remove the cgroup if it is empty. Return whether it is gone."""
         if not self._gone and remove_cgroup(self._name):
             self._gone = True
             guard_manager.remove_cgroup(self._name)
@@ -150,7 +150,7 @@ class Cgroup:
         if not self.remove_if_empty():
             self.kill()
         while not self.remove_if_empty() and loop.time() < until:
-            # Poll, because an event loop cannot watch cgroup.events, the file that reports changes.
+            # We have to poll, because an event loop cannot watch cgroup.events, the file that reports changes.
             await asyncio.sleep(pause)
             pause = min(0.05, pause * 2)
         return self._gone
@@ -183,14 +183,14 @@ def _at(path: str) -> Path | None:
 
 # -- moves after the start --------------------------------------------------------------------------------------------
 
-#: How many scans in a row must find no process outside.
+#: How many consecutive scans must find no process outside.
 _SCANS: Final = 2
-#: Seconds after which we give up on a process that evades the move by forking. The final scan will find it.
+#: Seconds after which we give up on a process that evades the move by forking. The final scan finds it.
 _MOVE_LIMIT: Final = 1.0
 
 
 def _move_all(moves: Sequence[tuple[Cgroup, int, bytes]]) -> dict[Cgroup, OSError]:
-    """Move processes, their descendants, and processes with their cookies. Return the moves that were refused."""
+    """Move processes, their descendants, and processes with their cookies. Return any moves that were refused."""
     refused: dict[Cgroup, OSError] = {}
     moved: dict[bytes, Cgroup] = {}
     for cgroup, pid, cookie in moves:
@@ -210,7 +210,7 @@ def _moved_by_cookie(cgroups: Mapping[bytes, Cgroup]) -> bool:
     scan = CookieScan(cgroups.__contains__)
     until, empty = time.monotonic() + _MOVE_LIMIT, 0
     while empty < _SCANS and time.monotonic() < until:
-        # Skip processes that are already inside, because most of them are.
+        # Skip processes that are already inside, which most of them are.
         inside = {pid for cgroup in cgroups.values() for pid in cgroup.members()}
         pairs = [(pid, each) for pid, _ in scan(inside) for cookie, each in cgroups.items() if has_cookie(pid, cookie)]
         moved = [pid for pid, cgroup in pairs if cgroup.move_if_outside(pid)]

@@ -1,9 +1,9 @@
-"""Containment of a worker: it keeps the worker's processes together, and kills all of them when the worker ends.
+"""The containment of a worker, which keeps its processes together and kills all of them when the worker ends.
 
-Containment has layers. The weakest is the process group, which every worker has. The next one is the guard, a small
-process that kills all remaining processes when this program ends for any reason. If the system supports it, we add a
-cgroup or a pid namespace, which processes cannot leave by forking. A `Level` names the layers that a worker requests,
-and a table lists what each level needs.
+Containment has layers. The weakest is the process group, which every worker has. The next is the guard, a small process
+that kills all remaining processes when this program ends for any reason. If the system supports it, we add a cgroup or
+a pid namespace, which processes cannot leave by forking. A `Level` names the layers that a worker requests, and a table
+lists what each level requires.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.containment.process_scan import Identity
     from lifecycle.workers.stdio import Command
 
-    #: A cookie, along with processes that are already known to belong to its worker.
+    #: A cookie, along with processes known to belong to its worker.
     _Wanted: TypeAlias = tuple[bytes, set[Identity]]
 
 __all__ = ["Containment", "Level", "PidnsCheck", "pidns_check"]
@@ -50,9 +50,10 @@ _log = logging.getLogger("lifecycle.workers")
 class Level(StrEnum):
     """The containment level that a worker requests or has."""
 
-    #: A request for a cgroup if possible, otherwise the guard, otherwise only the group.
+    #: A request for the strongest available level: a cgroup, a guard, or only the group.
     AUTO = "auto"
-    #: The process group. Processes that leave the group are not killed, and if this program is killed, none are.
+    #: Only the process group. Processes that leave the group are not killed. If this program is killed, nothing is
+    #: cleaned up.
     GROUP = "group"
     #: The group and a guard. Once this program is gone, the guard kills the group, descendants, and processes with the
     #: cookie.
@@ -78,7 +79,7 @@ class Level(StrEnum):
         if not detached:
             return cls(contain)
         if contain != cls.AUTO:
-            raise ValueError(f"contain={contain!r} and detached=True contradict each other; give one of them")
+            raise ValueError(f"contain={contain!r} and detached=True contradict each other; use only one of them")
         return cls.DETACHED
 
 
@@ -87,19 +88,19 @@ class _Needs(NamedTuple):
 
     #: The guard process, and a cookie in the environment.
     guard: bool = False
-    #: Whether the process enters a cgroup before it runs the command, or is moved into one after it has started.
+    #: Whether the process enters a cgroup before it runs the command, or is moved into one afterwards.
     cgroup: Literal["", "before", "after"] = ""
     pidns: bool = False
     #: True if the worker cannot start without these mechanisms.
     required: bool = True
 
 
-#: Requirements of each level. The comments name the processes that are killed in addition to those of the previous
-#: level.
+#: The requirements of each level. The comments describe which processes are killed, in addition to those of the
+#: previous level.
 _NEEDS: Final = {
     # No processes.
     Level.DETACHED: _Needs(),
-    # The process group, while this program runs.
+    # The process group, while this program is running.
     Level.GROUP: _Needs(),
     # Also descendants and processes with the cookie, even if this program is killed.
     Level.GUARD: _Needs(guard=True),
@@ -107,7 +108,7 @@ _NEEDS: Final = {
     Level.CGROUP: _Needs(guard=True, cgroup="before"),
     # All descendants.
     Level.PIDNS: _Needs(guard=True, pidns=True),
-    # Whatever the strongest available level of cgroup, guard and group kills.
+    # The same processes as for the strongest available level of cgroup, guard and group.
     Level.AUTO: _Needs(guard=True, cgroup="after", required=False),
 }
 
@@ -130,7 +131,7 @@ class Containment:
         self._cgroup: Cgroup | None = None
         self._moving: asyncio.Future[dict[Cgroup, OSError]] | None = None
         self._arrival: _Arrival | None = None
-        # Descendants found while their parents were still alive.
+        # Descendants that were found while their parents were still alive.
         self._seen: set[Identity] = set()
 
     async def prepare(self, command: Command) -> Command:
@@ -162,7 +163,7 @@ class Containment:
         """Contain our child process ``pid``, the leader of a group. Return once signals can reach the command.
 
         Raises:
-            WorkerFailed: if containment fails. It is up to the caller to end the process.
+            WorkerFailed: if containment fails. The caller must kill the process.
         """
         try:
             if self._has_guard:
@@ -178,13 +179,13 @@ class Containment:
             await self._arrival.wait(pid)
 
     def remember_descendants(self, pid: int) -> None:
-        """Remember the descendants of ``pid``, because we can no longer find them once it has exited."""
+        """Remember the descendants of ``pid``, because they can no longer be found once it has exited."""
         if self._cookie is not None and not self._is_enclosed:
             with suppress(OSError):
                 self._seen.update(process.identity for process in descendants_of(pid))
 
     def owns(self, pid: int, leader: int) -> bool:
-        """Return whether the process ``pid`` belongs to the worker with this leader. If it is gone, return False."""
+        """Return whether the process ``pid`` exists and belongs to the worker with this leader."""
         with suppress(OSError):
             if leader in (os.getpgid(pid), os.getsid(pid)):
                 return True
@@ -193,23 +194,23 @@ class Containment:
         return self._cookie is not None and has_cookie(pid, self._cookie.encode())
 
     def is_empty(self) -> bool:
-        """Return True if only the leader, which has exited, is left. If we cannot tell immediately, return False."""
+        """Return True if only the leader, which has exited, is left. If this is not known immediately, return False."""
         return self._cgroup is not None and self._is_enclosed and self._cgroup.remove_if_empty()
 
     def kill(self) -> None:
-        """Kill the processes outside the group, as far as this is possible without waiting."""
+        """Kill the processes outside the group that can be killed without waiting."""
         if self._cgroup is not None:
             self._cgroup.kill()
 
     async def reap(self, pid: int) -> None:
-        """Reap ``pid``. The guard must forget the pid first, because another process may get it afterwards."""
+        """Reap ``pid``. The guard must forget the pid first, because another process may get it after that."""
         if self._moving is not None and not self._moving.done():
             await asyncio.wait({self._moving})
         reaping = _reapings.submit(pid)
         try:
             await reaping
         except asyncio.CancelledError:
-            # The loop is closing, so reap the process right here, unless that has already been done.
+            # The loop is closing, so reap the process right here, unless it has already been reaped.
             if reaping.cancelled():
                 _reap([pid])
             raise
@@ -231,10 +232,10 @@ class Containment:
 
     @property
     def _is_enclosed(self) -> bool:
-        """True if we can be sure that the cgroup contains all descendants, which makes a scan unnecessary.
+        """True if the cgroup is certain to contain all descendants, so that no scan is needed.
 
-        Always False for ``"cgroup"``, the level for untrusted workers, because a process running as our user can move
-        itself to the parent cgroup.
+        This is always False for ``"cgroup"``, the level for untrusted workers, because a process running as our user
+        can move itself to the parent cgroup.
         """
         return self._cgroup is not None and self._cgroup.complete
 
@@ -263,7 +264,7 @@ class Containment:
             flags = await pidns_check.flags()
         except OSError as error:
             raise self._refusal(str(error)) from error
-        # Check this now, because we cannot report a missing program from inside the namespace.
+        # Check this now, because a missing program cannot be reported from inside the namespace.
         check_program(command)
         self._arrival = _Arrival()
         self.level = Level.PIDNS
@@ -283,18 +284,18 @@ def _reap(pids: Sequence[int]) -> None:
         _posix.reap(pid)
 
 
-# We log exits in batches, because logging them one by one would take longer than the exits themselves.
+# Log exits in batches, because logging them one by one would take longer than the exits themselves.
 _reapings: Coalescer[int, None] = Coalescer(_reap)
 
 
 async def _sweep_for(cookie: str, known: Iterable[Identity]) -> None:
-    """Kill processes with ``cookie`` and those in ``known`` until none are left. If cancelled, block until then."""
+    """Kill processes with ``cookie`` and those in ``known`` until none are left. If cancelled, finish by blocking."""
     wanted = (cookie.encode(), set(known))
     sweeping = _sweeps.submit(wanted)
     try:
         await asyncio.wait({sweeping})
     except asyncio.CancelledError:
-        # The loop is closing and does not wait for threads, so do the sweep right here.
+        # The loop is closing and does not wait for threads, so sweep right here.
         _sweep([wanted])
         raise
     if error := sweeping.exception():
@@ -335,15 +336,15 @@ _SHELL: Final = ("sh", "-c", '"$@"; exit $?', "sh")
 _LAST: Final = ("env", "--default-signal", "sh", "-c", '{ [ -p "$0" ] && echo >"$0"; } 2>/dev/null; exec "$@"')
 #: The time limit for checking whether namespaces work, in seconds.
 _CHECK: Final = 10.0
-#: If the command cannot open the pipe, seconds to wait before assuming that it has arrived.
+#: If the command cannot open the pipe, how long to wait before assuming that it has arrived, in seconds.
 _ARRIVES: Final = 10.0
 
 
 class PidnsCheck:
-    """Finds out whether and how `unshare` can create pid namespaces here. The result is cached per effective user."""
+    """Determines whether and how `unshare` can create pid namespaces here. Results are cached per effective user."""
 
     def __init__(self) -> None:
-        # For each user, the arguments to pass to `unshare`, or the reason why it does not work.
+        # For each user, the arguments to pass to `unshare`, or the reason why `unshare` does not work.
         self._found: dict[int, tuple[str, ...] | str] = {}
         self._checks: Coalescer[int, None] = Coalescer(self._check, thread="check for pid namespaces")
 
@@ -351,18 +352,18 @@ class PidnsCheck:
         """Return the arguments that make `unshare` create a namespace.
 
         Raises:
-            OSError: if it cannot create one. The message contains the reason.
+            OSError: if `unshare` cannot create a namespace. The message contains the reason.
         """
         if (user := os.geteuid()) not in self._found:
             await self._checks.submit(user)
         found = self._found[user]
         if isinstance(found, str):
-            raise OSError(f"`unshare` is refused here ({found})")  # a cached reason, not a wrong type
+            raise OSError(f"`unshare` is not permitted here ({found})")  # a cached reason, not a wrong type
         return found
 
     def _check(self, users: Sequence[int]) -> None:
         user = users[-1]
-        # Root does not need a user namespace, and inside one would lose its privileges over the outside.
+        # Root does not need a user namespace, and would lose its outside privileges in one.
         for flags in (_PLAIN, _AS_USER) if user == 0 else (_AS_USER,):
             self._found[user] = refusal = _why_refused(flags)
             if not refusal:
@@ -371,17 +372,20 @@ class PidnsCheck:
 
 
 def _why_refused(flags: tuple[str, ...]) -> str:
-    """Try `unshare` with ``flags``. Return an empty string if it works. Raises OSError if the result is unknown."""
+    """Try `unshare` with ``flags``, and return the error, or an empty string if it works.
+
+    Raises OSError if the outcome is unknown.
+    """
     command = ("unshare", *flags, "true")
     try:
         done = subprocess.run(  # noqa: S603  # our own arguments
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_CHECK, check=False
         )
     except subprocess.TimeoutExpired:
-        raise OSError(f"`unshare` did not end within {_CHECK:g} s") from None
+        raise OSError(f"`unshare` did not exit within {_CHECK:g} s") from None
     if done.returncode == 0:
         return ""
-    return done.stderr.decode(errors="replace").strip() or f"`unshare` ended with status {done.returncode}"
+    return done.stderr.decode(errors="replace").strip() or f"`unshare` exited with status {done.returncode}"
 
 
 #: The only instance in this program.
@@ -389,9 +393,9 @@ pidns_check: Final = PidnsCheck()
 
 
 class _Arrival:
-    """Waits for a command to arrive in its namespace, which a shell reports by writing to our named pipe.
+    """Waits for a command to arrive in its namespace. A shell reports the arrival by writing to our named pipe.
 
-    We use a named pipe so that the command does not inherit a descriptor. Opening our descriptors through /proc would
+    A named pipe is used so that the command does not inherit a descriptor. Opening our descriptors through /proc would
     not work in a user namespace.
     """
 
@@ -405,14 +409,14 @@ class _Arrival:
             unlinked.callback(os.unlink, self.path)
             self._reads = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             stack.callback(os.close, self._reads)
-            # Unlink the pipe first, because a command that opened it without a reader would wait indefinitely.
+            # Unlink the pipe first, because a command that opens it when there is no reader would wait indefinitely.
             stack.callback(unlinked.close)
             self._held = stack.pop_all()
 
     async def wait(self, pid: int) -> None:
         """Wait until the command has arrived in the namespace of our child ``pid``, or the child has exited.
 
-        Signals sent before that do not reach the command.
+        Signals that are sent earlier do not reach the command.
         """
         ended = asyncio.ensure_future(_posix.process_end(pid))
         arrived = asyncio.ensure_future(_posix.readable(self._reads))

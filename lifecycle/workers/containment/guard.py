@@ -1,10 +1,9 @@
 """The guarded program's side of the guard process, which kills all remaining processes once the program is gone.
 
-One guard serves all of this program's workers, in all threads and loops. It is started with the first worker and ends
-with the last one. A log in shared memory lists everything that the guard must clean up. The guard does not read this
-log until the program has ended, so writing to it never blocks. If the guard is killed, the next worker starts a new one
-with the same log. The guard runs the program `guard_main`. This module also creates the cookies that the guard uses to
-find processes.
+One guard serves all of this program's workers, in all threads and loops. It runs as long as there are workers. A log in
+shared memory lists everything that the guard must clean up. The guard does not read this log until the program has
+exited, so writing to it never blocks. If the guard is killed, the next worker starts a new guard with the same log. The
+guard runs the program `guard_main`. This module also creates the cookies that the guard uses to find processes.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ __all__ = [
 
 _log = logging.getLogger("lifecycle.workers")
 
-#: The log is compacted once outdated lines take up this many bytes more than the current ones.
+#: The log is compacted when its outdated lines are this many bytes larger than its current lines.
 _STALE: Final = 1 << 16
-#: How long to wait before replacing a lost guard, if guards keep dying.
+#: How long to wait before replacing a lost guard if guards keep dying.
 _BACKOFF: Final = Backoff(initial=0.1, maximum=5.0, jitter=0.0, reset_after=60.0)
 _PROGRAM: Final = Path(__file__).with_name("guard_main.py")
 
@@ -70,11 +69,11 @@ def why_no_guard() -> str | None:
 
 
 class SharedLog:
-    """Lines in shared memory that list what the guard must clean up. Raises OSError if there is no shared memory.
+    """Lines in shared memory that list what the guard must clean up. Raises OSError if there is no such memory.
 
-    Lines are appended. Once most of them are outdated, the rest are written to a second file. Each file begins with a
-    number, and the file with the higher number is the valid one. This way, one of the two files is always complete,
-    even if this program is killed at any moment.
+    Lines are appended. Once most of them are outdated, the current ones are written to a second file. Each file begins
+    with a number, and the file with the higher number is valid. This way, one of the two files is always complete,
+    whenever this program is killed.
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
@@ -91,8 +90,8 @@ class SharedLog:
         self._check()
         text = "".join(f"{line}\n" for line in lines).encode()
         if (written := os.pwrite(self._file, text, self._size)) < len(text):
-            # Otherwise, the next line would be joined to the partial one.
-            raise OSError(errno.ENOSPC, f"{written} of {len(text)} bytes of the log for the guard were written")
+            # Otherwise, the next line would be appended to the partial one.
+            raise OSError(errno.ENOSPC, f"only {written} of {len(text)} bytes were written to the guard's log")
         self._size += written
 
     @property
@@ -128,7 +127,7 @@ class SharedLog:
     def _check(self) -> None:
         # Other code in this program may have closed the descriptor, and its number may now refer to a different file.
         if [_identity(file) for file in self.files] != self._identities:
-            raise OSError(errno.EBADF, "the log for the guard was closed")
+            raise OSError(errno.EBADF, "the guard's log was closed")
 
 
 def _memory(stack: ExitStack) -> int:
@@ -150,7 +149,7 @@ def _identity(file: int) -> tuple[int, int]:
 
 
 class GuardProcess:
-    """A guard process for ``log``, and a pipe that closes when this program ends. Raises OSError if it fails."""
+    """A guard process for ``log``, and a pipe that closes when this program ends. Raises OSError on failure."""
 
     def __init__(self, log: SharedLog) -> None:
         theirs, self._pipe = os.pipe()
@@ -172,7 +171,7 @@ class GuardProcess:
         try:
             self._pidfd = os.pidfd_open(self._pid)
         except BaseException:
-            # Kill the guard before closing the pipe. Otherwise, it would start killing processes.
+            # Kill the guard before closing the pipe. Otherwise, the guard would start killing processes.
             os.kill(self._pid, signal.SIGKILL)
             _reap(self._pid)
             os.close(self._pipe)
@@ -197,7 +196,7 @@ class GuardProcess:
         self.close()
 
     def close(self) -> None:
-        """Close the pipe and the pidfd. A forked copy of this program also does this, because it is not guarded."""
+        """Close the pipe and the pidfd. Also called in a forked copy of this program, which is not guarded."""
         with suppress(OSError):
             if os.fstat(self._pipe).st_ino == self._inode:
                 os.close(self._pipe)
@@ -213,10 +212,10 @@ class GuardProcess:
 
 
 class GuardManager:
-    """This program's guard, which runs as long as it has users."""
+    """This program's guard, which runs while it has users."""
 
     def __init__(self) -> None:
-        # We need a lock because workers can run in any thread. No user code runs while it is held.
+        # A lock is needed because workers can run in any thread. No user code runs while it is held.
         self._lock = threading.Lock()
         self._guard: GuardProcess | None = None
         self._shared_log: SharedLog | None = None
@@ -224,7 +223,7 @@ class GuardManager:
         self._groups: dict[int, int] = {}
         self._cgroups: set[str] = set()
         self._containers: dict[str, str] = {}
-        # When the guard was started, and how many guards were lost in quick succession before it.
+        # When the guard was started, and how many guards were lost in quick succession before that.
         self._started_at = 0.0
         self._lost = 0
 
@@ -234,7 +233,7 @@ class GuardManager:
         return self._guard.pid if self._guard is not None else None
 
     async def wait_for_backoff(self) -> None:
-        """Wait until a lost guard may be replaced. The first is replaced immediately, later ones after a delay."""
+        """Wait until a lost guard may be replaced. The first one is replaced immediately, later ones after a delay."""
         while (seconds := self._seconds_to_wait()) > 0:  # noqa: ASYNC110  # it waits for the time itself
             await asyncio.sleep(seconds)
 
@@ -242,7 +241,7 @@ class GuardManager:
         """Add a user, and start the guard if it is not running.
 
         Raises:
-            OSError: if the guard cannot start, or so many guards have been lost that the next one must wait.
+            OSError: if the guard cannot start, or must wait because too many guards have been lost.
         """
         with self._lock:
             self._require()
@@ -254,7 +253,7 @@ class GuardManager:
             self._users += 1
 
     async def release(self) -> None:
-        """Remove a user. If it was the last one, end the guard and wait until it has exited."""
+        """Remove a user. If it was the last one, kill the guard and wait until it has exited."""
         with self._lock:
             self._users -= 1
             if self._users:
@@ -288,7 +287,7 @@ class GuardManager:
             self._add(f"@{path}")
 
     def remove_cgroup(self, path: str) -> None:
-        """Forget a removed cgroup. It is harmless if its line stays in the log."""
+        """Forget a removed cgroup. Its line can stay in the log without causing harm."""
         with self._lock:
             self._cgroups.discard(path)
 
@@ -317,7 +316,7 @@ class GuardManager:
             else:
                 self._shared_log.append(lines)
         except OSError:
-            # The next start creates a new log, along with a guard that reads it.
+            # The next start creates a new log and a guard that reads it.
             self._close_log()
 
     def entries(self) -> list[str]:
@@ -349,21 +348,23 @@ class GuardManager:
         self._started_at = time.monotonic()
 
     def _seconds_to_wait(self) -> float:
-        """Return how many seconds to wait before replacing a lost guard. There is only a delay if guards keep dying."""
+        """Return how many seconds to wait before replacing a lost guard. There is no delay unless guards keep dying."""
         if self._guard is None or self._guard.is_alive:
             return 0.0
         age = time.monotonic() - self._started_at
         return _BACKOFF.delay(self._lost - 1) - age if self._lost and age < _BACKOFF.reset_after else 0.0
 
     def _count_lost(self, pid: int) -> None:
-        """Count a lost guard. Raises OSError if it must not be replaced yet."""
+        """Record that a guard was lost. Raises OSError if it must not be replaced yet."""
         if (seconds := self._seconds_to_wait()) > 0:
-            raise OSError(errno.EAGAIN, f"its guard (pid {pid}) has ended, and the next one starts in {seconds:.1f} s")
+            raise OSError(
+                errno.EAGAIN, f"its guard (pid {pid}) has exited, and the next guard starts in {seconds:.1f} s"
+            )
         if time.monotonic() - self._started_at >= _BACKOFF.reset_after:
             self._lost = 0
         before = f" after {self._lost} earlier ones; find out what kills them" if self._lost else ""
         self._lost += 1
-        _log.warning("the guard (pid %d) has ended and is replaced%s", pid, before)
+        _log.warning("the guard (pid %d) has exited and is being replaced%s", pid, before)
 
     def _close_log(self) -> None:
         if self._shared_log is not None:
@@ -371,7 +372,7 @@ class GuardManager:
             self._shared_log = None
 
     def reset_after_fork(self) -> None:
-        """In a forked child process, discard all state, because the child does not own the workers."""
+        """Discard all state in a forked child process, which does not own the workers."""
         if self._guard is not None:
             self._guard.close()
         self._close_log()
@@ -388,7 +389,7 @@ class GuardManager:
 guard_manager: Final = GuardManager()
 
 if hasattr(os, "register_at_fork"):
-    # A forked copy must not keep the pipe open, because the guard relies on it closing when this program ends.
+    # A forked copy must not keep the pipe open, because the guard relies on the pipe closing when this program ends.
     os.register_at_fork(after_in_child=guard_manager.reset_after_fork)
 
 
@@ -455,7 +456,7 @@ _numbers = itertools.count(1)
 
 
 def runtime_id() -> str:
-    """Return the 128 random bits that all of this program's cookies begin with. A forked copy uses different bits."""
+    """Return the 128 random bits at the start of all of this program's cookies. Forked copies use different bits."""
     global _runtime  # noqa: PLW0603  # there is one per process
     if _runtime is None:
         _runtime = secrets.token_hex(16)
@@ -463,18 +464,18 @@ def runtime_id() -> str:
 
 
 def new_cookie() -> str:
-    """Return a cookie for one run of a worker. It consists of this program's id and a number."""
+    """Return a cookie for one run of a worker, which consists of this program's id and a number."""
     return f"{runtime_id()}:{next(_numbers)}"
 
 
 def with_cookie(env: Mapping[str, str], cookie: str) -> dict[str, str]:
-    """Return ``env`` with ``cookie`` added to this program's own cookies, because it may itself be a worker."""
+    """Return ``env`` with ``cookie`` and this program's own cookies, because this program may itself be a worker."""
     inherited = os.environ.get(COOKIE)
     return {**env, COOKIE: f"{inherited},{cookie}" if inherited else cookie}
 
 
 def without_cookies(env: Mapping[str, str]) -> dict[str, str]:
-    """Return ``env`` without cookies, for a process that must not be treated as part of a worker."""
+    """Return ``env`` without cookies, for a process that must not be considered part of a worker."""
     return {name: value for name, value in env.items() if name != COOKIE}
 
 

@@ -1,11 +1,11 @@
 """The program that the guard runs. It waits until its parent has exited, and then kills all processes left behind.
 
 The parent starts it as ``python -I -S guard_main.py RUNTIME PARENT FILE FILE``. Its standard input is a pipe that only
-the parent holds open. The guard learns that the parent has exited from this pipe or a pidfd, whichever comes first. It
+the parent holds open. The guard is notified of the parent's exit by this pipe or a pidfd, whichever comes first. It
 then reads the parent's `SharedLog` from the two files, which are inherited descriptors. In the log, ``+PID START_TIME``
-is a process group to kill. ``-PID`` is a group that is gone; this line is written before the pid can be reused.
-``@PATH`` is a cgroup, ``%NAME SOCKET`` is a container and its engine's socket, and ``~NAME`` is a container that has
-been removed.
+is a process group to kill. ``-PID`` is a group that is gone, which is written before the pid can be reused. ``@PATH``
+is a cgroup, ``%NAME SOCKET`` is a container and its engine's socket, and ``~NAME`` is a container that has been
+removed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 
-# This is a program, so nothing is meant to be imported from it.
+# This is a program, so it exports nothing.
 __all__: list[str] = []
 
 TYPE_CHECKING = False
@@ -25,22 +25,21 @@ if TYPE_CHECKING:
 
     from lifecycle.workers.containment import process_scan
 else:
-    # Import the module directly, because `site` would use megabytes of memory, and the rest of this package even more
-    # so.
+    # Import the module directly, because `site` and the rest of this package would use megabytes of memory.
     sys.path.append(os.path.dirname(__file__))  # noqa: PTH120  # pathlib costs a megabyte
     import process_scan
 
 _RUNTIME_DIGITS = 32
 _INPUT = 0
-#: How many scans in a row must find no process.
+#: How many consecutive scans must find no process.
 _SCANS = 3
 #: The number of hexadecimal digits at the start of each log file.
 _HEADER = 16
 #: Seconds to wait for killed processes to leave their cgroups.
 _LAST_WAIT = 10.0
-#: Seconds between scans. If a process evades a scan by forking, a later one eventually catches it.
+#: Seconds between scans. If a process evades a scan by forking, a later scan catches it.
 _PAUSE = 0.001
-#: How many seconds an engine may take to remove a container.
+#: How long an engine may take to remove a container, in seconds.
 _ENGINE_TIMEOUT = 60.0
 
 
@@ -54,7 +53,7 @@ class Guard:
         self._cgroups: set[str] = set()
         # The socket of each container's engine.
         self._engines: dict[str, str] = {}
-        # When the parent exited, in clock ticks since boot, like process start times.
+        # When the parent exited. Like process start times, it is in clock ticks since boot.
         self._parent_ended = 0
 
     def wait(self, parent: int) -> None:
@@ -67,7 +66,7 @@ class Guard:
         # Check the parent after opening the pidfd. If it is already gone, the pid may have been reused.
         while os.getppid() == parent:
             ready = [fd for fd, _ in poll.poll()]
-            # The parent never writes to the pipe, but other processes may hold copies of its write end.
+            # The parent never writes to the pipe. However, other processes may hold copies of its write end.
             if pidfd in ready or not os.read(_INPUT, 1 << 16):
                 break
 
@@ -84,7 +83,7 @@ class Guard:
         process_scan.kill_found(self._find, scans=_SCANS, pause=_PAUSE)
         until = time.monotonic() + _LAST_WAIT
         for path in self._cgroups:
-            # It takes a while for a cgroup to become empty after its processes have been killed, especially on a busy
+            # After its processes have been killed, it takes a while for a cgroup to become empty, especially on a busy
             # machine.
             while not process_scan.remove_cgroup(path) and time.monotonic() < until:
                 select.select([], [], [], _PAUSE)
@@ -114,11 +113,11 @@ class Guard:
         members = [process for process in table.values() if self._is_member(process, table)]
         below = process_scan.descendants((process.pid for process in members), table)
         for pid, start_time in self._leaders.items():
-            # Kill the group with a single call, which even a fork bomb cannot outrun.
+            # Kill the group with a single call, which not even a fork bomb can outrun.
             if pid in table and table[pid].start_time == start_time and table[pid].group == pid:
                 process_scan.kill_group(pid)
         yield from {process.identity for process in members + below if not process.is_dead}
-        # Create a new scan each time, because a process may have changed its environment with an exec.
+        # Create a new scan each time, because a process may have changed its environment through an exec.
         yield from process_scan.CookieScan(self._is_ours)()
 
     def _is_member(self, process: process_scan.Process, table: dict[int, process_scan.Process]) -> bool:
@@ -127,8 +126,8 @@ class Guard:
         if start_time is None:
             return False
         leader = table.get(process.group)
-        # A group id is not reused while the group has members, so any process in it that started before the parent
-        # exited is a member.
+        # A group id is not reused while the group has members. Therefore, any process in it that started before the
+        # parent exited is ours.
         return process.start_time <= self._parent_ended if leader is None else leader.start_time == start_time
 
     def _is_ours(self, cookie: bytes) -> bool:
@@ -147,7 +146,7 @@ def _number(file: int) -> int:
 def _content(file: int) -> bytes:
     parts: list[bytes] = []
     at = _HEADER
-    # Read by position, because the descriptor shares its file offset with the parent.
+    # Read from explicit positions, because the descriptor shares its file offset with the parent.
     while part := os.pread(file, 1 << 16, at):
         parts.append(part)
         at += len(part)
@@ -162,10 +161,10 @@ def _pidfd(pid: int) -> int | None:
 
 
 def _remove_containers(engines: dict[str, str]) -> None:
-    """Remove all containers concurrently. Each engine responds once the container has been removed."""
+    """Remove all containers concurrently. An engine responds once the container has been removed."""
     if not engines:
         return
-    # We don't import this until now, because it would use memory while the parent is running.
+    # Import this only now, because it would use memory while the parent is running.
     import socket
 
     asked: list[socket.socket] = []
@@ -191,7 +190,7 @@ def _isolate() -> None:
         signal.signal(signum, signal.SIG_IGN)
     os.chdir("/")
     try:
-        # The guard has no urgent work until the parent has exited.
+        # The guard has nothing urgent to do until the parent has exited.
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         with open("/proc/self/comm", "w") as name:  # noqa: PTH123  # pathlib costs a megabyte
             name.write("lifecycle-guard")

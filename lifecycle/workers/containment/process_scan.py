@@ -1,8 +1,8 @@
-"""Finds workers' remaining processes by cookie, ancestry and cgroup, and kills only those. Linux only.
+"""Finds the remaining processes of workers by cookie, ancestry and cgroup, and kills them. Linux only.
 
-This module imports only parts of the standard library, because the guard process runs it without the rest of the
-package. A process is identified by its pid and its start time. To kill a process, we first open a pidfd and then check
-the start time, because the pidfd always refers to the same process, even if the pid is reused.
+This module only imports parts of the standard library, because the guard process runs it without the rest of the
+package. A process is identified by its pid and start time. To kill a process, we first open a pidfd and then check the
+start time. The pidfd always refers to the same process, even if the pid is reused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
     from typing import TypeAlias
 
-    #: A process's identity: its pid, and its start time in clock ticks since boot.
+    #: The identity of a process: its pid, and its start time in clock ticks since boot.
     Identity: TypeAlias = tuple[int, int]
 
 __all__ = [
@@ -43,8 +43,7 @@ _ENTRY = COOKIE.encode() + b"="
 _LAST_WAIT = 1.0
 #: PF_KTHREAD, from the kernel's sched.h.
 _OF_KERNEL = 0x200000
-#: Bytes per read, which is more than most environments contain. A shorter result means that we have reached the end of
-#: a file in /proc.
+#: Bytes per read, which is more than most environments contain. For files in /proc, a shorter result means end of file.
 _PART = 1 << 16
 
 
@@ -114,14 +113,15 @@ def descendants_of(root: int) -> list[Process]:
 
 
 class CookieScan:
-    """Finds processes running as our user with a cookie that ``is_ours`` accepts. Call it once per scan.
+    """Finds processes that run as our user and have a cookie that ``is_ours`` accepts. Call it once per scan.
 
-    Only entire cookies, in entire entries of the environment, are compared.
+    Only complete cookies in complete environment entries are compared.
     """
 
     def __init__(self, is_ours: Callable[[bytes], bool]) -> None:
         self._is_ours = is_ours
-        # Pids of processes without such a cookie. If a pid is reused between two scans, the new process is spared.
+        # The pids of processes without such a cookie. If such a pid is reused between two scans, the new process is
+        # spared.
         self._strangers = {os.getpid(), *_kernel_threads()}
 
     def __call__(self, but: Collection[int] = ()) -> Iterator[Identity]:
@@ -137,13 +137,13 @@ class CookieScan:
         if environ is None:
             return False
         held = any(self._is_ours(cookie) for cookie in _cookies(environ))
-        # The environment is empty for a kernel thread, and also during an exec.
+        # The environment of a kernel thread is empty, as is that of a process during an exec.
         if environ and not held:
             self._strangers.add(pid)
         return held
 
     def _confirmed(self, pid: int) -> Identity | None:
-        """Read the process again, start time first, so that start time and cookie belong to the same process."""
+        """Read the process again. Read the start time first, so that it and the cookie belong to the same process."""
         process = read_process(pid)
         if process is None or process.is_dead or not _is_our_users(pid) or not self._holds(pid):
             return None
@@ -158,11 +158,11 @@ def has_cookie(pid: int, cookie: bytes) -> bool:
 def kill_found(
     find: Callable[[], Iterable[Identity]], *, scans: int = 2, pause: float = 0.0, limit: float = 10.0
 ) -> int:
-    """Kill the processes that ``find`` returns until ``scans`` scans in a row find none. Return how many were killed.
+    """Kill the processes returned by ``find`` until ``scans`` consecutive scans find none. Return how many were killed.
 
-    A single scan is not enough, because it can miss a process in the middle of a fork or exec. ``pause`` is the number
-    of seconds to wait between scans. The call blocks for a few milliseconds if nothing is found, and for at most
-    ``limit`` seconds if a process cannot be killed.
+    A single scan is not enough, because it can miss a process during a fork or exec. ``pause`` is the number of seconds
+    to wait between scans. The call blocks for a few milliseconds if nothing is found, and for at most ``limit`` seconds
+    if a process cannot be killed.
     """
     killed: set[Identity] = set()
     until, empty = time.monotonic() + limit, 0
@@ -176,7 +176,7 @@ def kill_found(
 
 
 def kill_cgroup(path: str) -> None:
-    """Kill all processes in a cgroup and those nested in it. Do nothing if it is gone."""
+    """Kill all processes in a cgroup and in those nested in it. Do nothing if it is gone."""
     try:
         with open(f"{path}/cgroup.kill", "w") as kill:  # noqa: PTH123  # pathlib costs the guard a megabyte
             kill.write("1")
@@ -185,7 +185,7 @@ def kill_cgroup(path: str) -> None:
 
 
 def remove_cgroup(path: str) -> bool:
-    """Remove a cgroup and those nested in it. Return False if a process is still inside."""
+    """Remove a cgroup and those nested in it. Return False if processes are still inside."""
     try:
         # Usually, there are no nested cgroups.
         os.rmdir(path)  # noqa: PTH106  # pathlib costs the guard a megabyte
@@ -233,7 +233,7 @@ def _kill_all(found: list[Identity]) -> set[Identity]:
 
 
 def _kill(pid: int, start_time: int) -> int | None:
-    """Kill the process ``pid`` with this start time. Return its pidfd, or None if it cannot be killed now."""
+    """Kill the process ``pid`` if it has this start time. Return its pidfd, or None if it cannot be killed now."""
     if pid == os.getpid():
         return None
     try:
@@ -264,7 +264,7 @@ def _wait_gone(fds: set[int]) -> None:
 
 
 def _cookies(environ: bytes) -> list[bytes]:
-    # Most environments contain no cookie, so avoid splitting them.
+    # Most environments don't contain a cookie, so avoid splitting them.
     if _ENTRY not in environ:
         return []
     values = [entry[len(_ENTRY) :] for entry in environ.split(b"\0") if entry.startswith(_ENTRY)]
@@ -272,7 +272,7 @@ def _cookies(environ: bytes) -> list[bytes]:
 
 
 def _kernel_threads() -> list[int]:
-    """Return the kernel threads, which are children of the first. On many machines, they are half of all processes."""
+    """Return the kernel threads, which are children of the first one. They are often half of all processes."""
     first = read_process(2)
     return (_children(2) or []) if first is not None and first.flags & _OF_KERNEL else []
 

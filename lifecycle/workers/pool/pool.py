@@ -161,7 +161,7 @@ class Pool(BaseWorker):
         Raises:
             RemoteError: if the function raised an exception.
             WorkerLost: if the worker died during the call.
-            TimeoutError: if the deadline passed. The message states whether the call was queued or running.
+            TimeoutError: if the deadline passed. The message states how far the call had got.
             PoolBusy: if too many calls are waiting.
             SessionLost: if the session's worker has exited or, with ``Sessions(mode="fail")``, is busy.
             PoolClosed: if the pool is not running.

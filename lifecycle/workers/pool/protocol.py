@@ -41,7 +41,7 @@ __all__ = [
 VERSION = 1
 #: The maximum frame size in bytes, excluding the length prefix.
 LIMIT = 64 * 1024 * 1024
-#: The environment variable that tells a worker process which codec to use.
+#: The environment variable that contains the name of a worker process's codec.
 CODEC = "LIFECYCLE_POOL_CODEC"
 #: The frames that a worker can send, with the types of the items after the tag.
 FROM_WORKER: dict[str, tuple[Any, ...]] = {

@@ -219,9 +219,7 @@ def _busy(session: str, worker: PoolWorker) -> SessionLost:
 
 
 def _lost(session: str | None, worker: str) -> SessionLost:
-    return SessionLost(
-        f"the session {session!r} was lost when {worker!r} exited; create its state again"
-    )
+    return SessionLost(f"the session {session!r} was lost when {worker!r} exited; create its state again")
 
 
 # -- slots -----------------------------------------------------------------------------------------------------------

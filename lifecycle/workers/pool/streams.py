@@ -56,9 +56,7 @@ class Stream:
         if self._over:
             raise StopAsyncIteration
         if self._waiting:
-            raise RuntimeError(
-                f"another caller is already waiting for the next value of {self._spec.function!r}"
-            )
+            raise RuntimeError(f"another caller is already waiting for the next value of {self._spec.function!r}")
         self._waiting = True
         try:
             return await self._next()

@@ -1,6 +1,6 @@
 """A child of a supervisor, which outlives each of its workers.
 
-A `Child` counts failures, and starts and probes its worker. All decisions are made by the supervisor's `loop`.
+A `Child` starts and probes its worker, and counts failures. All decisions are made by the supervisor's `loop`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _log = logging.getLogger("lifecycle.workers")
 
 
 class Announced(NamedTuple):
-    """The facts about a child that its supervisor announces whenever they change."""
+    """The details of a child that its supervisor announces when they change."""
 
     status: Status
     health: ProbeResult | None
@@ -50,7 +50,7 @@ class Announced(NamedTuple):
 
     @property
     def in_events(self) -> tuple[Status, bool, bool]:
-        """The facts that cause a `StatusEvent` when they change. Probe messages are not among them."""
+        """The details that cause a `StatusEvent` when they change. These don't include probe messages."""
         return self.status, self.health is None or self.health.healthy, self.circuit_open
 
 
@@ -59,22 +59,23 @@ class Child:
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
-        # The same for all workers of this spec.
+        # Remains the same for all of the child's workers.
         self._resume_id = str(uuid4())
         self._probe = None if spec.probe is None else parse_probe(spec.probe, spec.name)
         self._created_at = time.time()
-        #: Incremented whenever the child is started or stopped. Reports with a lower number are outdated and ignored.
+        #: Incremented whenever the child is started or stopped. Reports with a lower number are outdated, so they are
+        #: ignored.
         self.generation: int = 0
-        #: The current or most recent worker. None before the first one, and while a new one is being created.
+        #: The current or most recent worker. None before the first worker, and while a new worker is being created.
         self.worker: Worker | None = None
-        #: True once the worker has started, until it has ended.
+        #: True from when the worker has started until it has ended.
         self.live: bool = False
         #: True if a worker has ever been running.
         self.has_run: bool = False
         #: The task that is starting a worker, or None if no start is in progress.
         self.starting: asyncio.Task[BaseException | None] | None = None
         self._idle_status = Status.CREATED
-        # When the idle status or the health last changed, in seconds since the epoch.
+        # When the idle status or health last changed, in seconds since the epoch.
         self._changed_at = 0.0
         #: True while `add` is waiting for a new child to start for the first time. If it fails to start, it is removed.
         self.provisional: bool = False
@@ -82,7 +83,7 @@ class Child:
         #: How the most recent worker ended.
         self.exit: Exit | None = None
         self._health: ProbeResult | None = None
-        #: True if the circuit breaker is open, in which case the child stays stopped until a caller restarts it.
+        #: True if the circuit breaker is open. In that case, the child stays stopped until a caller restarts it.
         self.circuit_open: bool = False
         #: The backoff timer.
         self.backoff_timer: asyncio.TimerHandle | None = None
@@ -90,7 +91,7 @@ class Child:
         self.probe_task: asyncio.Task[None] | None = None
         #: The task that waits until a worker without `on_change` has ended.
         self.wait_task: asyncio.Task[None] | None = None
-        # The futures of callers waiting for the child to start or fail to start.
+        # Futures for callers waiting until the child has started or failed to start.
         self._callers: list[asyncio.Future[None]] = []
         # The most recent lines of output, across all of the child's workers.
         self._recent: RecentLines | None = None
@@ -98,11 +99,11 @@ class Child:
         self._attempt = 0
         # How many times the child has failed in a row.
         self._retry = 0
-        # When the worker began to run, in loop time.
+        # When the worker started running, in loop time.
         self._running_since: float | None = None
         # How long the worker ran before the last failure, in seconds.
         self._ran = 0.0
-        # When the restarts counted by the circuit breaker took place, newest first.
+        # The times of the restarts counted by the circuit breaker, newest first.
         self._restarts: deque[float] | tuple[()] = ()
 
     def __repr__(self) -> str:
@@ -149,7 +150,7 @@ class Child:
         return self.spec.restart != Restart.NEVER and not self.circuit_open
 
     def state(self) -> WorkerState:
-        """Return the state of the child's worker, including what only a supervisor knows."""
+        """Return the state of the child's worker, including the information that only a supervisor has."""
         known: dict[str, Any] = {
             "status": self.status,
             "restarts": self.restarts,
@@ -171,7 +172,7 @@ class Child:
         return WorkerState(name, self.spec.kind, error=error, created_at=at, updated_at=updated_at, **known)
 
     def announce(self) -> tuple[Announced, Announced]:
-        """Return the previously announced facts and the current ones, and mark the current ones as announced."""
+        """Return the previously announced and the current details, and mark the latter as announced."""
         before, self._announced = self._announced, Announced(self.status, self._health, self.circuit_open)
         return before, self._announced
 
@@ -193,14 +194,14 @@ class Child:
         try:
             worker = await _make(self.spec)
             if self.generation != generation:
-                # The child has been stopped in the meantime, but user code swallowed the cancellation.
+                # The child was stopped in the meantime, but user code swallowed the cancellation.
                 return stopped_early(self.spec.name)
             self.worker = worker
             if isinstance(worker, BaseWorker):
                 worker.on_change(partial(listener, self, generation))
                 worker.supervised = True
             if isinstance(recent := getattr(worker, "recent", None), RecentLines):
-                # A new worker's lines are appended to those of the previous one.
+                # A new worker's lines are appended to the previous worker's.
                 self._recent = worker.recent = self._recent or recent  # type: ignore[attr-defined]  # checked above
             if callable(set_env := getattr(worker, "set_env", None)):
                 set_env(RESUME_ID, self._resume_id)
@@ -222,18 +223,19 @@ class Child:
 
     def note_ended(self, ended: Exit) -> None:
         """Record that the worker has ended, or that it could not start."""
-        # We leave `_changed_at` alone, because the worker records when it ended.
+        # Don't update `_changed_at`, because the worker itself records when it ended.
         self.live, self.exit, self._idle_status = False, ended, ended.status
         if self._running_since is not None:
-            # Compute this now, because a restart may be delayed by a suspension, which must not count as running time.
+            # Compute this now, because a suspension may delay the restart, and must not be included in the running
+            # time.
             self._ran = asyncio.get_running_loop().time() - self._running_since
             self._running_since = None
         self.cancel_timers()
 
     def cancel_timers(self) -> None:
-        """Cancel the backoff timer, the probes, and the task waiting for the worker to end."""
+        """Cancel the backoff timer, the probes, and the task that waits for the worker to end."""
         if self.backoff_timer is None and self.probe_task is None and self.wait_task is None:
-            # Return early in the usual case, because a supervisor may have thousands of children.
+            # The usual case must be fast, because a supervisor may have thousands of children.
             return
         for each in (self.backoff_timer, self.probe_task, self.wait_task):
             if each is not None:
@@ -243,7 +245,7 @@ class Child:
     # -- restarts ---------------------------------------------------------------------------------------------------
 
     def count_restart(self, now: float) -> bool:
-        """Count a restart. Return True if it exceeds the limit, which opens the circuit breaker."""
+        """Record a restart. Return True if it exceeds the limit, in which case the circuit breaker opens."""
         backoff = self.spec.backoff
         if not (backoff.max_restarts and backoff.within):
             return False
@@ -252,7 +254,7 @@ class Child:
         return circuit.exceeded(self._restarts)
 
     def take_delay(self) -> float:
-        """Count a failure, and return how many seconds to wait before the next start.
+        """Record a failure, and return how many seconds to wait before the next start.
 
         The delay grows with each failure, and is reset once a worker has run for ``reset_after`` seconds.
         """
@@ -270,7 +272,7 @@ class Child:
 
     @property
     def has_callers(self) -> bool:
-        """True if a caller is waiting for the child to start or fail to start."""
+        """True if a caller is waiting until the child has started or failed to start."""
         return any(not caller.done() for caller in self._callers)
 
     def add_caller(self) -> asyncio.Future[None]:
@@ -280,7 +282,7 @@ class Child:
         return future
 
     def answer_callers(self, error: BaseException | None = None) -> None:
-        """Tell the callers how the start went. A child that has started is no longer provisional."""
+        """Pass the outcome of the start to the callers. A child that has started is no longer provisional."""
         self.provisional &= error is not None
         callers, self._callers = self._callers, []
         for future in callers:
@@ -294,7 +296,7 @@ class Child:
     # -- health -----------------------------------------------------------------------------------------------------
 
     async def probe(self) -> ProbeResult:
-        """Probe the worker, and store the result. The probe fails if it raises, times out, or there is no worker."""
+        """Probe the worker, and store the result. It fails if it raises or times out, or if there is no worker."""
         worker, status = self.worker, self.status
         if worker is None or status not in AT_WORK:
             return ProbeResult(healthy=False, message=f"is {status}")
@@ -307,10 +309,10 @@ class Child:
         return result
 
     async def keep_probing(self, interval: float, report: Callable[[int, ProbeResult], None]) -> None:
-        """Probe the worker every ``interval`` seconds. Report each result with the number of failures in a row."""
+        """Probe the worker every ``interval`` seconds. Report each result with the number of consecutive failures."""
         bad = 0
         while True:
-            # The random variation keeps children that started together from being probed at the same time.
+            # The random variation prevents children that started together from being probed at the same time.
             await asyncio.sleep(interval * random.uniform(0.9, 1.1))  # noqa: S311  # no secret
             if self.status != Status.RUNNING:
                 continue
@@ -320,8 +322,8 @@ class Child:
 
 
 async def probe_all(children: Iterable[Child]) -> ProbeResult:
-    """Probe all children concurrently. The result is healthy if all children that should be running are healthy."""
-    # Children that have finished, or that a caller has stopped, are not unhealthy, so ignore them.
+    """Probe all children concurrently. They are healthy if all children that should be running are healthy."""
+    # Ignore children that have finished or that a caller has stopped, because they are not unhealthy.
     probed = [child for child in children if child.status not in (Status.FINISHED, Status.STOPPED)]
     answers = zip(probed, await asyncio.gather(*(child.probe() for child in probed)), strict=True)
     ill = [f"{child.spec.name}: {answer.message or 'unhealthy'}" for child, answer in answers if not answer.healthy]
@@ -344,7 +346,7 @@ async def _answer(worker: Any, extra: Probe | None, timeout: float) -> ProbeResu
     except asyncio.CancelledError:
         if was_cancelled():
             raise
-        # The probe was awaiting a task that other code cancelled.
+        # The probe was awaiting a task that was cancelled by other code.
         return ProbeResult(healthy=False, message="cancelled")
     except Exception as error:  # noqa: BLE001  # the error is the result of the probe
         return ProbeResult(healthy=False, message=error_text(error))

@@ -1,9 +1,10 @@
 """The single task that makes all decisions about a supervisor's children.
 
-Every event is a message in the task's mailbox: a child ended, a start finished, a backoff expired, or a caller
-requested an operation. Messages are handled one at a time. A report from a worker carries the child's generation, and
-is ignored if the worker has been replaced in the meantime. The loop never waits for a child to start, because a start
-that hangs would block the other children. It does wait for children to stop, because that takes a limited time.
+Every event is a message in the task's mailbox: a child has ended, a start has finished, a backoff has expired, or a
+caller has requested an operation. Messages are handled one at a time. A report from a worker includes the child's
+generation, and is ignored if the worker has been replaced in the meantime. The loop never waits for a child to start,
+because a start that hangs would block the other children. It does wait for children to stop, because the time for that
+is limited.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from lifecycle.workers.model import Exit, ProbeResult
 
     Message: TypeAlias = Callable[[], Awaitable[None]]
-    #: A function called with its caller's future. Once that future is done, the caller is no longer waiting.
+    #: A function that is called with its caller's future. When the future is done, the caller is no longer waiting.
     Operation: TypeAlias = Callable[[asyncio.Future[Any]], Awaitable[Any]]
 
 __all__ = ["SupervisorLoop"]
@@ -96,16 +97,16 @@ class SupervisorLoop:
         self._mailbox = Mailbox()
         self._stopper = Stopper(stop_order, self.note, self._end_with)
         self._queue = StartQueue(self._mailbox)
-        # Keeps the guard process running, so that restarts don't have to wait for a new one.
+        # Keeps the guard process running, so that restarts don't have to wait for a new guard.
         self._guard = GuardRef()
-        # True while the supervisor is suspended, during which no child is started.
+        # True while the supervisor is suspended. During this time, no child is started.
         self._suspended = False
-        # Messages delayed until the supervisor is resumed, each with the child that it starts and the child's
+        # Messages delayed until the supervisor is resumed, with the child that each message starts and the child's
         # generation.
         self._held: deque[tuple[Child, int, Message]] = deque()
-        # Set when the supervisor must stop, which makes long operations give up.
+        # Set when the supervisor must stop, so that long operations give up.
         self._halted = asyncio.Event()
-        # True once the supervisor is shutting down, for whatever reason.
+        # True once the supervisor is shutting down for any reason.
         self._ending = False
         # How the supervisor ends, including its error, if any.
         self._end = End()
@@ -114,7 +115,7 @@ class SupervisorLoop:
     # -- from the start to the end ----------------------------------------------------------------------------------
 
     def begin(self) -> asyncio.Task[End]:
-        """Start the children in order. The returned task finishes when the supervisor ends."""
+        """Start the children in order. Return a task that finishes when the supervisor ends."""
         self._started = asyncio.get_running_loop().create_future()
         return asyncio.create_task(self._run(self._started), name=f"supervisor {self.name}")
 
@@ -139,7 +140,7 @@ class SupervisorLoop:
 
     @property
     def error(self) -> BaseException | None:
-        """The error that made the supervisor end, or is making it end."""
+        """The error that caused or is causing the supervisor to end."""
         return self._end.error
 
     async def _run(self, started: asyncio.Future[WorkerFailed | None]) -> End:
@@ -163,14 +164,14 @@ class SupervisorLoop:
         self._ending = True
 
     def _end_with(self, error: BaseException | None) -> None:
-        """End the supervisor, with ``error`` unless it is None. Only the first call has an effect."""
+        """End the supervisor, with ``error`` if given. Only the first call has an effect."""
         if not self._ending:
             self._ending, self._end = True, End(error=error)
             if error is not None:
                 self._on_failure()
 
     def _advance(self) -> None:
-        """Start the next child in the queue. Once the queue drains for the first time, the supervisor has started."""
+        """Start the next child in the queue. When the queue is empty for the first time, the supervisor has started."""
         child = self._queue.next()
         if child is not None and not self._suspended and not self._ending:
             self._start(child)
@@ -193,7 +194,7 @@ class SupervisorLoop:
             started.set_result(None if error is None else as_failure(self.name, error))
 
     def note(self, child: Child) -> None:
-        """Announce and publish the facts about ``child`` if they have changed."""
+        """If the details of ``child`` have changed, announce and publish them."""
         watched = self.watches.used and self.watches.active
         if not (watched or hooks.component_changed.receivers):
             return
@@ -207,7 +208,7 @@ class SupervisorLoop:
     # -- a start ----------------------------------------------------------------------------------------------------
 
     def _start(self, child: Child) -> None:
-        """Begin to start ``child``, which has no worker. A message will pass the outcome to `_start_done`."""
+        """Begin to start ``child``, which has no worker. A message passes the outcome to `_start_done`."""
         generation = child.begin_start(self._worker_changed)
         assert child.starting is not None, "it was begun"
         child.starting.add_done_callback(lambda _: self._mailbox.post(partial(self._start_done, child, generation)))
@@ -241,7 +242,7 @@ class SupervisorLoop:
         if isinstance(cause, CONTROL_EXCEPTIONS):
             self._queue.discard(child)
             if isinstance(cause, DoNotRestart):
-                # The child has nothing to do, like `ignore` in OTP. This is not a failure, and does not end the
+                # The child has nothing to do, as with `ignore` in OTP. This is not a failure, and does not end the
                 # supervisor even if the child is significant.
                 child.idle_status = Status.STOPPED
             else:
@@ -262,7 +263,7 @@ class SupervisorLoop:
         self.note(child)
 
     def _refuse(self, child: Child, error: BaseException | None = None) -> None:
-        """Tell the callers that ``child`` was not started. If it was only just added, remove it."""
+        """Report to the callers that ``child`` was not started. If it has just been added, remove it."""
         self._queue.discard(child)
         if child.provisional:
             self.forget(child)
@@ -278,7 +279,7 @@ class SupervisorLoop:
     def _expect_end(self, child: Child, worker: Worker) -> None:
         """Watch ``worker`` and probe its health. A message reports when it ends.
 
-        A `BaseWorker` reports that it has ended through `_worker_changed`. For other workers, we need a task that
+        A `BaseWorker` reports through `_worker_changed` that it has ended. For other workers, we need a task that
         waits.
         """
         generation = child.generation
@@ -311,7 +312,7 @@ class SupervisorLoop:
         if ended is None:
             ended = await end_of(child.worker)
         elif child.worker.status not in FINAL:
-            # The worker's `wait` failed, so it may still be running. It must not overlap with its successor.
+            # The worker's `wait` failed, so the worker may still be running. It must not overlap with its successor.
             await self._stopper.stop_worker(child.worker, child.spec.stop_timeout)
         child.note_ended(ended)
         self.note(child)
@@ -335,7 +336,7 @@ class SupervisorLoop:
         others = (each for each in self.children.values() if each is not child and each.spec.significant)
         at_work = [each for each in others if self._is_at_work(each)]
         if ends_with(self._auto_shutdown, significant=child.spec.significant, others=at_work):
-            _log.info("%r ends: its significant child %r has ended %s", self.name, child.spec.name, child.status)
+            _log.info("%r ends because its significant child %r is %s", self.name, child.spec.name, child.status)
             self._end_with(None)
 
     def _is_at_work(self, child: Child) -> bool:
@@ -360,9 +361,9 @@ class SupervisorLoop:
     # -- a restart --------------------------------------------------------------------------------------------------
 
     async def _schedule_restart(self, child: Child, generation: int, error: BaseException | None) -> None:
-        """Restart ``child`` and its group after the backoff, if its circuit breaker and the restart limit allow it."""
+        """Restart ``child`` and its group after the backoff, if the circuit breaker and the restart limit allow it."""
         if child.generation != generation:
-            # The message was delayed by a suspension, and a caller has started or stopped the child in the meantime.
+            # A suspension delayed the message, and a caller has started or stopped the child in the meantime.
             return
         if self._suspended:
             self._held.append((child, generation, partial(self._schedule_restart, child, generation, error)))
@@ -397,7 +398,7 @@ class SupervisorLoop:
 
     def _announce_restart(self, child: Child, delay: float, error: BaseException) -> None:
         name, reason = child.spec.name, _reason(child, error)
-        _log.warning("%r is started again in %.1f s: %s", name, delay, reason, exc_info=_with_traceback(error))
+        _log.warning("%r will be restarted in %.1f s: %s", name, delay, reason, exc_info=_with_traceback(error))
         hooks.restart_scheduled.announce(self.supervisor, child=name, delay=delay, error=error)
 
     def _start_after(self, delay: float, child: Child) -> None:
@@ -413,7 +414,8 @@ class SupervisorLoop:
             if each in restarted:
                 self._show_pending(each)
             elif each.has_callers:
-                # A caller requested this start, but the child was stopped, and its policy does not allow a restart.
+                # A caller requested this start, but the child has been stopped, and its policy does not allow a
+                # restart.
                 self._refuse(each)
         self._queue.fill(restarted, delay)
 
@@ -434,7 +436,7 @@ class SupervisorLoop:
         """Open the circuit breaker after ``child`` ended with ``error``. The supervisor and siblings keep running."""
         backoff, name = child.spec.backoff, child.spec.name
         many = f"more than {backoff.max_restarts} restart{'s'[: backoff.max_restarts != 1]} within {backoff.within:g} s"
-        _log.error("%r is given up after %s", name, many, exc_info=_with_traceback(error))
+        _log.error("gave up on %r after %s", name, many, exc_info=_with_traceback(error))
         child.circuit_open, child.idle_status = True, Status.FAILED
         self._queue.discard(child)
         self.note(child)
@@ -455,7 +457,7 @@ class SupervisorLoop:
         return self.children[name]
 
     def register(self, spec: Any) -> Child:
-        """Add a child after the others, without starting it. If a child of the same name has ended, it is replaced.
+        """Add a child after the others, without starting it. A child of the same name that has ended is replaced.
 
         Raises:
             TypeError, ValueError: if ``spec`` is not a valid child.
@@ -476,7 +478,7 @@ class SupervisorLoop:
         return child
 
     async def by_hand(self, operation: Callable[[Any], Awaitable[asyncio.Future[None] | None]], on: Any) -> None:
-        """Run one of the operations below as a message. If the operation starts a child, wait for the outcome.
+        """Run one of the following operations as a message. If it starts a child, wait for the outcome.
 
         If the caller stops waiting and the child then fails to start, its restart policy applies.
         """
@@ -509,7 +511,7 @@ class SupervisorLoop:
         else:
             self._queue.add(child)
             if not self._starting_up:
-                # The queue is not empty because a group is waiting to be restarted.
+                # The queue is not empty, because a group is waiting to be restarted.
                 self._show_pending(child)
         return outcome
 
@@ -531,7 +533,8 @@ class SupervisorLoop:
         """Stop the child ``name`` if it is running, and start it. Forget any earlier failures."""
         child = await self.stop_now(name)
         if not (child.provisional and child.has_callers):
-            # Otherwise, a caller of `add` is waiting. Make it wait for the new start instead of the stopped one.
+            # Otherwise, a caller of `add` is waiting. Make it wait for the new start instead of the one that was
+            # stopped.
             child.provisional = False
             child.answer_callers(stopped_early(name))
         child.reset_failures()
@@ -543,7 +546,7 @@ class SupervisorLoop:
         return outcome
 
     async def stop_now(self, name: str) -> Child:
-        """Stop the child ``name`` within the current message."""
+        """Stop the child ``name`` as part of the current message."""
         child = self.child(name)
         self._queue.discard(child)
         await self._stopper.stop(child)
@@ -555,7 +558,7 @@ class SupervisorLoop:
         """Suspend the children and call ``done``, unless the supervisor is already suspended.
 
         If the caller stops waiting or the supervisor stops, the suspended children are resumed. A child that is
-        starting is stopped, and started again once the supervisor is resumed.
+        starting is stopped, and is started again when the supervisor is resumed.
 
         Raises:
             WorkerFailed: if a child cannot be suspended. The other children have been resumed.
@@ -581,7 +584,7 @@ class SupervisorLoop:
             raise
 
     async def resume(self, done: Callable[[], object]) -> None:
-        """Resume the children, call ``done``, and start the delayed children. Do nothing unless suspended.
+        """Resume the children, call ``done``, and start the delayed children. If not suspended, do nothing.
 
         Raises:
             WorkerFailed: if a child cannot be resumed. The other children have been suspended again.
@@ -608,15 +611,15 @@ class SupervisorLoop:
 
     async def _release(self) -> None:
         self._suspended = False
-        # Remove the messages one at a time. The supervisor treats children that are still held as running, so it does
-        # not end early.
+        # Remove the messages one at a time. Children with a held message are treated as running, which keeps the
+        # supervisor from ending too early.
         while self._held:
             _child, _generation, message = self._held.popleft()
             if not (self._halted.is_set() or self._ending):
                 await message()
 
     async def _unless_given_up(self, caller: asyncio.Future[Any], work: Coroutine[Any, Any, None]) -> None:
-        """Await ``work``, but cancel it if ``caller`` or the supervisor gives up. A task might never reach its gate."""
+        """Await ``work``. Cancel it if ``caller`` or the supervisor gives up, because a gate might never be reached."""
         doing = asyncio.ensure_future(work)
         halted = asyncio.ensure_future(self._halted.wait())
         try:
@@ -627,30 +630,30 @@ class SupervisorLoop:
             await asyncio.wait([doing, halted])
         if doing.cancelled():
             raise InvalidTransition(
-                f"{self.name!r} gave up the change, because it must stop or its caller no longer waits"
+                f"{self.name!r} abandoned the change, because it must stop or its caller is no longer waiting"
             )
         doing.result()
 
 
 def _reason(child: Child, error: BaseException) -> str:
-    """Return the reason why ``child`` ended, for the log."""
+    """Describe for the log why ``child`` ended."""
     ended = child.exit
     return with_stderr(reason_of(error), ended.stderr if ended is not None and ended.error is error else "")
 
 
 def _with_traceback(error: BaseException | None) -> BaseException | None:
-    """Return ``error`` if the log should show its traceback. Errors of this library need only one line."""
+    """Return ``error`` if the log should show its traceback. This library's own errors only need one line."""
     return None if isinstance(error, LifecycleError) else error
 
 
 class Mailbox:
-    """A queue of messages, which are functions. For some of them, a caller waits for the result."""
+    """A queue of messages, which are functions. Callers can wait for a message's result."""
 
     def __init__(self) -> None:
-        # The queue can be unbounded, because it holds at most two messages per worker and one per caller.
+        # The queue needs no limit, because it contains at most two messages per worker and one per caller.
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
         self._calls: set[asyncio.Future[Any]] = set()
-        # The error to raise in callers once the mailbox is closed.
+        # The error to raise in callers after the mailbox has been closed.
         self._closed: Exception | None = None
 
     async def take(self) -> Message:
@@ -662,14 +665,14 @@ class Mailbox:
         self._messages.put_nowait(message)
 
     def post_after(self, delay: float, message: Message) -> asyncio.TimerHandle | None:
-        """Post ``message`` after ``delay`` seconds. Without a delay, post it now and return None."""
+        """Post ``message`` after ``delay`` seconds, and return the timer. If there is no delay, return None."""
         if delay <= 0:
             self.post(message)
             return None
         return asyncio.get_running_loop().call_later(delay, self.post, message)
 
     async def call(self, operation: Operation) -> Any:
-        """Run ``operation`` as a message, unless the caller has given up. Return its result or raise its error."""
+        """Run ``operation`` as a message, unless the caller gives up first. Return its result or raise its error."""
         if self._closed is not None:
             raise self._closed
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -704,14 +707,14 @@ async def _answer(future: asyncio.Future[Any], operation: Operation) -> None:
 class StartQueue:
     """A queue of children to start one at a time.
 
-    A supervisor uses the same queue to start its children and to restart a group.
+    A supervisor uses the same queue to start its children initially and to restart groups.
     """
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
-        # Only the first child may be starting.
+        # Only the first child can be in the process of starting.
         self._children: list[Child] = []
-        # Incremented whenever the contents are replaced, which invalidates timers for earlier contents.
+        # Incremented when the contents are replaced, which invalidates timers for earlier contents.
         self._number = 0
         self._waiting = False
         self._timer: asyncio.TimerHandle | None = None
@@ -746,7 +749,7 @@ class StartQueue:
             self._children.remove(child)
 
     def next(self) -> Child | None:
-        """Return the first child if the delay has passed and the child is not starting yet; otherwise, return None."""
+        """Return the first child if the delay has passed and it is not starting yet; otherwise, return None."""
         first = self._children[0] if self._children and not self._waiting else None
         return None if first is None or first.starting is not None else first
 

@@ -36,8 +36,8 @@ class Stopper:
 
     Args:
         order: The order in which to stop the children.
-        note: A function to call when a child may have changed.
-        end_with: A function to call with an error that must end the supervisor.
+        note: A function to call with a child that may have changed.
+        end_with: A function to call with any error that must end the supervisor.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Stopper:
         self._order = order
         self._note = note
         self._end_with = end_with
-        # Tasks that kill workers once time has run out.
+        # Tasks that kill workers after time has run out.
         self._kills: list[asyncio.Task[None]] = []
         self._no_time_left = False
 
@@ -71,7 +71,7 @@ class Stopper:
         self._note(child)
 
     async def reap(self, child: Child, error: BaseException) -> Exit:
-        """Return the exit for a start that failed with ``error``. If the worker is still alive, stop it first."""
+        """Return the `Exit` for a start that failed with ``error``. If the worker is still alive, stop it first."""
         if child.worker is None:
             return failed(error)
         if child.worker.status not in FINAL:
@@ -87,7 +87,7 @@ class Stopper:
             _log.exception("%r could not be stopped", worker)
 
     def kill(self, children: Iterable[Child]) -> None:
-        """Kill ``children``. From now on, children get no time to stop gracefully."""
+        """Kill ``children``. After this call, no children get time to stop gracefully."""
         self._no_time_left = True
         for child in children:
             if child.worker is not None and (child.live or child.starting is not None):
@@ -100,7 +100,7 @@ class Stopper:
             await asyncio.wait(self._kills)
 
     async def _stop_at_once(self, children: Sequence[Child]) -> None:
-        """Stop ``children`` concurrently. Only workers with a custom `stop` need a task."""
+        """Stop ``children`` concurrently. A task is only created for workers with a custom `stop`."""
         asked: list[tuple[Child, BaseWorker]] = []
         others: list[Child] = []
         for child in children:
@@ -128,7 +128,7 @@ class Stopper:
         return groups
 
     async def _stop_start(self, child: Child, starting: asyncio.Task[BaseException | None]) -> None:
-        """Stop a start: cancel the creation of the worker, or stop the worker that it has created."""
+        """Abort a start: cancel the creation of the worker, or stop the worker if it has been created."""
         made = child.worker
         if made is None:
             starting.cancel()
@@ -137,7 +137,7 @@ class Stopper:
         await asyncio.wait({starting}, timeout=_MAKING_ENDS if made is None else _START_ENDS)
         if not starting.done():
             starting.cancel()
-            _log.error("the start of %r cannot be ended and is abandoned: %r", child.spec.name, starting)
+            _log.error("the start of %r could not be stopped and is abandoned: %r", child.spec.name, starting)
         child.starting = None
         child.idle_status = Status.STOPPED
         if made is not None:
@@ -151,14 +151,14 @@ class Stopper:
         return 0 if self._no_time_left else child.spec.stop_timeout
 
     def _ended(self, child: Child, ended: Exit) -> None:
-        """Record that a stopped child has ended. Its error only matters if the restart policy escalates it."""
+        """Record that a stopped child has ended. Its error is ignored unless the restart policy escalates it."""
         child.note_ended(ended)
         if ended.error is not None and verdict(child.spec.restart, ended) is Verdict.ESCALATE:
             self._end_with(cause_of(ended.error))
 
 
 def _ask_all(grace: float, workers: Iterable[BaseWorker]) -> asyncio.TimerHandle | None:
-    """Stop ``workers``. A single timer kills them all, because one per worker would cost more than the stop itself."""
+    """Stop ``workers``. A single timer kills them all, because a timer per worker would cost more than the stop."""
     for worker in workers:
         worker.ask_to_stop(math.inf if grace > 0 else 0)
     return asyncio.get_running_loop().call_later(grace, _kill_all, workers) if 0 < grace < math.inf else None
@@ -173,7 +173,7 @@ async def suspend_all(children: Sequence[Child]) -> None:
     """Suspend the running children that support it, in reverse order.
 
     Raises:
-        WorkerFailed: if a child cannot be suspended. Any already suspended have been resumed.
+        WorkerFailed: if a child cannot be suspended. Children already suspended have been resumed.
     """
     await _each([child for child in reversed(children) if _can(child, Status.RUNNING)], "suspend", "resume")
 
@@ -182,7 +182,7 @@ async def resume_all(children: Sequence[Child]) -> None:
     """Resume the suspended children in order.
 
     Raises:
-        WorkerFailed: if a child cannot be resumed. Any already resumed have been suspended again.
+        WorkerFailed: if a child cannot be resumed. Children already resumed have been suspended again.
     """
     await _each([child for child in children if _can(child, Status.SUSPENDED)], "resume", "suspend")
 

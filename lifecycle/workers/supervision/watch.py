@@ -1,4 +1,4 @@
-"""A supervisor's watches, each with a bounded queue. Changes are also published to its parent supervisors."""
+"""A supervisor's watches, each with a bounded queue. Changes are also published to parent supervisors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SIZE: Final = 1000
 class Watch:
     """An async iterator over changes, from its creation until the supervisor has ended.
 
-    If the reader is slow, only the latest 1,000 events are kept; `dropped` counts those that were discarded.
+    If the reader is slow, only the latest 1,000 events are kept. `dropped` is the number of discarded events.
     """
 
     def __init__(self) -> None:
@@ -64,8 +64,8 @@ class Watches:
     """A supervisor's watches, linked to those of its parent supervisor."""
 
     def __init__(self) -> None:
-        #: True if this supervisor or a parent of it has ever had a watch. If not, a change costs no more than this
-        #: check.
+        #: True if this supervisor or any of its ancestors has ever had a watch. If not, a change costs no more than
+        #: this check.
         self.used: bool = False
         # Weak references, because an abandoned iterator must not keep its watch alive.
         self._watches: WeakSet[Watch] | None = None
@@ -75,16 +75,16 @@ class Watches:
 
     @property
     def active(self) -> bool:
-        """True if this supervisor or a parent of it has a watch."""
+        """True if this supervisor or any of its ancestors has a watch."""
         return bool(self._watches) or (self._parent is not None and self._parent.active)
 
     def attach(self, parent: Watches, name: str) -> None:
-        """Also publish every change through ``parent``, which knows this supervisor as its child ``name``."""
+        """Also publish every change through ``parent``, where this supervisor is the child ``name``."""
         self._parent, self._name_in_parent = parent, name
         self.used |= parent.used
 
     def add(self) -> Watch:
-        """Create a watch. It ends immediately if the supervisor has ended."""
+        """Create a watch. If the supervisor has ended, the watch ends immediately."""
         watch = Watch()
         if self._closed:
             watch.finish()
@@ -95,7 +95,7 @@ class Watches:
         return watch
 
     def publish(self, event: StatusEvent, *, up: bool = True) -> None:
-        """Publish ``event`` to all of this supervisor's watches and, if ``up`` is true, to those of its parents."""
+        """Publish ``event`` to all of this supervisor's watches and, if ``up`` is true, to those of its ancestors."""
         for watch in list(self._watches or ()):
             watch.put(event)
         if up and self._parent is not None and self._parent.active:

@@ -400,7 +400,7 @@ class TestThePolicy:
             rig.child.end(3)
             await clock.settle()
             assert rig.starts == starts
-            assert f"'app' is started again in {wait} s: 'app' exited with status 3" in rig.printed()
+            assert f"'app' will be restarted in {wait} s: 'app' exited with status 3" in rig.printed()
             await clock.advance(float(wait) * 1.2)
             assert rig.starts == starts + 1
 
@@ -427,7 +427,7 @@ class TestThePolicy:
         await clock.advance(1000)
         assert rig.starts == 9
         assert (
-            "'app' is given up after more than 8 restarts within 60 s\n[lifecycle] waiting for a change\n"
+            "gave up on 'app' after more than 8 restarts within 60 s\n[lifecycle] waiting for a change\n"
             in rig.printed()
         )
         assert rig.runner.describe() == "waiting for a change"
@@ -457,7 +457,7 @@ class TestThePolicy:
         rig.launcher.refuses = True
         rig.change("a")
         await clock.advance(1.05)
-        assert "is started again in 0.1 s: 'app': no such file" in rig.printed()
+        assert "will be restarted in 0.1 s: 'app': no such file" in rig.printed()
         rig.launcher.refuses = False
         await clock.advance(2)
         assert rig.launcher.changes == [{}, {"a": "modified"}]
@@ -522,7 +522,7 @@ class TestReadiness:
         await self.hang(rig, clock)
         rig.child.end(1)
         await clock.settle()
-        assert "'app' is started again in 0.1 s: 'app' ended before it was ready" in rig.printed()
+        assert "'app' will be restarted in 0.1 s: 'app' ended before it was ready" in rig.printed()
         rig.launcher.hangs = False
         await clock.advance(1)
         assert (rig.starts, rig.child.status) == (3, Status.RUNNING)

@@ -273,7 +273,7 @@ def test_a_length_of_more_than_64_mib_is_refused_immediately() -> None:
         ('["result", 1]', "is not a valid 'result' frame; the item types are int, object"),
         ('["result", 1, 2, 3]', "is not a valid 'result' frame"),
         ('["result", "1", 2]', "is not a valid 'result' frame"),
-        ('["pong", 1, null, "long", 0]', "items int, int | None, int | float, int"),
+        ('["pong", 1, null, "long", 0]', "item types are int, int | None, int | float, int"),
         ("[1", "is not valid json"),
         ("\x00\x01", "is not valid json"),
         ("", "is not valid json"),
