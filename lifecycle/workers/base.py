@@ -109,7 +109,7 @@ async def stop_and_wait(worker: _Stoppable, timeout: Duration | None = None) -> 
 class BaseWorker:
     """Base class for workers. A worker starts once and ends once.
 
-    A worker cannot be started again; create a new one instead. Subclasses override `_launch` and `_terminate`, as well
+    A worker cannot be started again. Create a new one instead. Subclasses override `_launch` and `_terminate`, as well
     as `_until_ready` if the worker is not ready immediately. ``async with worker`` starts and stops the worker.
 
     Args:
@@ -174,8 +174,8 @@ class BaseWorker:
     async def _launch(self) -> Awaitable[End | None]:
         """Start the worker. Return an awaitable that completes once the worker has ended.
 
-        The awaitable returns an `End` or None, or raises. If this method itself raises, it MUST leave nothing running.
-        It is cancelled if the worker is stopped while it is starting.
+        The awaitable returns an `End` or None, or raises. If this method itself raises, it MUST NOT leave anything
+        running. It is cancelled if the worker is stopped while it is starting.
         """
         raise NotImplementedError
 
@@ -483,7 +483,7 @@ def _check_name(name: object) -> None:
 
 
 def check_env(name: object, value: object) -> None:
-    """Check an environment variable. Raise TypeError for anything but strings, and ValueError for invalid ones."""
+    """Raise TypeError unless ``name`` and ``value`` are strings, or ValueError if they are invalid."""
     if not isinstance(name, str) or not isinstance(value, str):
         raise TypeError(f"environment variables must be strings, such as {{'PORT': '8000'}}, got {name!r}: {value!r}")
     if not name or "=" in name or "\0" in name:

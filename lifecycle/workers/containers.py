@@ -100,7 +100,7 @@ class ContainerWorker(BaseWorker):
 
     Raises:
         ValueError: if a setting is invalid. The message names the setting.
-        TypeError: if the command contains anything other than strings, or ``output`` is invalid.
+        TypeError: if the command does not consist of strings, or ``output`` is invalid.
     """
 
     kind: ClassVar[str] = "container"
@@ -576,7 +576,7 @@ def engine_address(engine: str | None) -> str:
 
 
 def _socket_of(address: str) -> str | None:
-    """Return the path to the engine's socket if the engine is on this machine, otherwise None."""
+    """Return the path to the engine's socket, or None if the engine is not on this machine."""
     return address.removeprefix(_UNIX) if address.startswith(_UNIX) else None
 
 

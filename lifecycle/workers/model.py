@@ -217,7 +217,7 @@ class WorkerState:
     started_at: float | None = None
     #: When the status or health last changed, in seconds since the epoch.
     updated_at: float = 0.0
-    #: True if the worker was abandoned while still alive, because neither stopping nor killing it worked.
+    #: True if the worker was abandoned while it was still alive, because it could not be stopped or killed.
     abandoned: bool = False
     children: tuple[WorkerState, ...] = ()
     #: The containment level of a worker that runs processes; see `ProcessWorker`. None until the worker has started.
@@ -279,7 +279,7 @@ def _obeyed(exit_code: int | None, sent: int | None) -> bool:
 
 
 def _error(name: str, status: Status, end: End, how: Circumstances) -> BaseException | None:
-    """Return the error if the worker failed or was killed, otherwise None."""
+    """Return the error if the worker failed or was killed; otherwise, return None."""
     if how.start_error is not None:
         return how.start_error
     if status is Status.KILLED:

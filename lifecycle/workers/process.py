@@ -149,7 +149,7 @@ class ProcessWorker(BaseWorker):
         return replace(super()._state_as(name, **known), contain=self._containment.level)
 
     async def suspend(self) -> None:
-        """Suspend the whole process group with SIGSTOP, whatever its processes are doing. Idempotent.
+        """Suspend the whole process group with SIGSTOP, regardless of what its processes are doing. Idempotent.
 
         The call returns once the leader has stopped. If the call is cancelled, the process keeps running.
 

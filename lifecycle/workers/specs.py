@@ -119,7 +119,7 @@ class StopOrder(_Choice):
 
     #: One child at a time, in reverse start order.
     REVERSE = "reverse"
-    #: All children at once.
+    #: All children at the same time.
     PARALLEL = "parallel"
 
 

@@ -146,7 +146,7 @@ class Cgroup:
         """
         loop = asyncio.get_running_loop()
         until, pause = loop.time() + _LAST_WAIT, 0.0005
-        # Usually, the cgroup is already empty, so there is nothing to kill.
+        # Usually, the cgroup is already empty.
         if not self.remove_if_empty():
             self.kill()
         while not self.remove_if_empty() and loop.time() < until:

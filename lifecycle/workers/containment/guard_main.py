@@ -176,7 +176,7 @@ def _remove_containers(engines: dict[str, str]) -> None:
             ask.sendall(f"DELETE /containers/{name}?force=1&v=1 HTTP/1.1\r\nHost: engine\r\n\r\n".encode())
             asked.append(ask)
         except OSError:
-            ask.close()  # the engine is gone as well
+            ask.close()  # the engine is also gone
     for ask in asked:
         try:
             ask.recv(1)

@@ -190,7 +190,7 @@ class PoolStats:
     idle: int
     #: The number of workers with at least one call.
     busy: int
-    #: The number of unhealthy workers, which get no calls until they recover.
+    #: The number of unhealthy workers, which do not receive calls until they recover.
     degraded: int
     #: The number of workers that are not ready yet, including those waiting to be started.
     starting: int

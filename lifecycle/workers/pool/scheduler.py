@@ -158,7 +158,7 @@ class Scheduler:
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def _claim(self, waiter: Waiter, session: str, worker: PoolWorker) -> bool:
-        """Return True if a call in ``session`` can use ``worker``. The session may have been bound meanwhile."""
+        """Return True if a call in ``session`` can use ``worker``. The session may now be bound to another worker."""
         now = self._loop.time()
         try:
             bound = self._bound(session, now)

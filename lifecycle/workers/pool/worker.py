@@ -356,7 +356,7 @@ class WorkerSet:
         return len(self.by_id)
 
     def stays(self, worker: PoolWorker) -> bool:
-        """Return True if ``worker`` is meant to stay in the pool, which means that it is not drained or outdated."""
+        """Return True if ``worker`` is meant to stay in the pool, so it is neither being drained nor outdated."""
         return worker.end_cause is None and worker.generation == self.generation
 
     @property
