@@ -28,7 +28,7 @@ __all__ = ["KeyedLane", "check_key"]
 
 
 def check_key(function: LaneKey) -> None:
-    """Check a function that returns the key of an event.
+    """Check a function that returns an event's key.
 
     Raises:
         TypeError: if it is not a plain callable of one argument.

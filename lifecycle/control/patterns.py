@@ -22,8 +22,8 @@ __all__ = ["DEEP", "MAX_SEGMENTS", "STAR", "Literal", "Pattern", "Segment", "Wil
 #: multiplied by the number of different wildcard segments.
 MAX_SEGMENTS = 64
 
-#: Ranks of the kinds of segment, most specific first. A segment that contains wildcards ranks between `_LITERAL` and
-#: `_STAR`, according to its number of literal characters.
+#: The ranks of the different kinds of segments, most specific first. A segment that contains wildcards ranks between
+#: `_LITERAL` and `_STAR`, according to its number of literal characters.
 _LITERAL, _STAR, _END, _DEEP = -1_000_000, 1, 2, 3
 
 #: The regular expression for ``*``.

@@ -323,7 +323,7 @@ class Route:
         # The handler wrapped in this route's own middleware, and then in the router's.
         self.call: AsyncHandler = _wrap(_as_async(self.bound), middleware)
         self._handler: AsyncHandler = self.call
-        # Replaces the handler that the innermost middleware of the router calls.
+        # A function that replaces the handler called by the router's innermost middleware.
         self._replace_innermost: Callable[[AsyncHandler], None] | None = None
         self._match: Match | None = None
         # The name of the lane. Routes with the same lane name share the lane.

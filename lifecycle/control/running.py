@@ -178,7 +178,7 @@ class Lifespan:
     async def _close(self, how: str) -> None:
         """Cancel the remaining tasks, and drop the waiting events.
 
-        ``how`` describes in the log how the router ended.
+        ``how`` describes how the router ended, and is logged.
         """
         dispatcher = self._dispatcher
         dispatcher.working = False

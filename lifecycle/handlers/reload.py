@@ -74,8 +74,8 @@ class ReloadHandler:
     None means no limit. A function that blocks the loop cannot be timed out. If a thread times out, it keeps running.
     The next reload waits for it, and its result is discarded.
 
-    Only one reload runs at a time. Calls made during a reload share the next one, which receives the newest event. The
-    route's ``concurrency`` limits the number of simultaneous calls: with 1, each call runs its own reload, and with
+    Only one reload runs at a time. Calls made during a reload share the next reload, which receives the newest event.
+    The route's ``concurrency`` limits the number of simultaneous calls: with 1, each call runs its own reload, and with
     100, up to 100 calls share a reload.
 
     Raises:
@@ -96,7 +96,7 @@ class ReloadHandler:
         self._commit, self._rollback = _taker(commit, "commit"), _taker(rollback, "rollback")
         self._timeout = in_seconds_or_none("timeout", timeout)
         self._current: _Run | None = None
-        # The reload that was requested during the current one. It has not begun yet, so further calls share it.
+        # The next reload, requested during the current one. It has not begun yet, so further calls share it.
         self._next: _Run | None = None
         # The task that waits for a thread that timed out and discards its result.
         self._late: asyncio.Task[None] | None = None
@@ -165,7 +165,7 @@ class ReloadHandler:
             self._duration = clock() - began
 
     async def _swap(self, run: _Run) -> None:
-        """Prepare and commit. If either fails, nothing changes."""
+        """Prepare and commit. If either step fails, nothing changes."""
         try:
             await self._in_time(self._prepare_and_commit(run))
         except BaseException as error:

@@ -74,7 +74,7 @@ class TerminateHandler:
     ``suspend`` is a `SuspendHandler`, another object with ``suspend()``, or a handler that is called with a
     `SuspendEvent`. ``shutdown`` is a handler that is called with a `ShutdownEvent`. Either may be None. If ``suspend``
     fails, ``shutdown`` is still called. Errors are always raised as an `ExceptionGroup`, even if there is only one.
-    With ``continue_on_failure=False``, the error that ``suspend`` raises is raised unchanged, and nothing is shut down.
+    With ``continue_on_failure=False``, an error from ``suspend`` is raised unchanged, and nothing is shut down.
 
     Raises:
         TypeError: if a handler cannot be called with one argument.
@@ -128,8 +128,8 @@ class Escalator:
     handling that event. Any other error raised by ``primary``, including `Dropped`, is raised and has no further
     effect.
 
-    `reset` makes it start again with ``primary``. If ``primary`` is a `SuspendHandler`, this happens after each
-    successful resume. For any other object with ``when_resumed``, pass ``escalator.reset`` to that method.
+    `reset` makes it return to ``primary``. If ``primary`` is a `SuspendHandler`, this happens after each successful
+    resume. For any other object with ``when_resumed``, pass ``escalator.reset`` to that method.
 
     Raises:
         TypeError: if a handler cannot be called with one argument.

@@ -49,13 +49,14 @@ class FlowHandler:
     failed.
 
     An event with an ``id``, such as a webhook, starts a flow with that id. If the same event arrives again, after a
-    crash or because it was resent, the handler finds that flow, and continues it if it is unfinished. Events without an
-    id always start a new flow. To start two flows for one event, write a handler that starts them with different ids.
+    crash or because it was resent, the handler finds that flow and continues it if it has not finished. Events without
+    an id always start a new flow. To start two flows for one event, write a handler that starts them with different
+    ids.
 
-    The flow receives the values that its tasks require and that no task provides. Each is looked up by name: as a key
-    in the event's ``data`` (if that is a mapping), as a field of the event, or as ``topic``. The value ``event`` is a
-    mapping of all fields. Paths and times are converted to text, and bytes are decoded as UTF-8. ``id`` is the flow's
-    id, which tasks can get from `current_task`.
+    The flow receives the values that its tasks require but no task provides. Each is looked up by name: as a key in the
+    event's ``data`` (if that is a mapping), as a field of the event, or as ``topic``. The value ``event`` is a mapping
+    of all fields. Paths and times are converted to text, and bytes are decoded as UTF-8. ``id`` is the flow's id, which
+    tasks can get from `current_task`.
 
     Raises:
         TypeError: if ``flows`` cannot start flows, or if ``flow`` is not a flow.

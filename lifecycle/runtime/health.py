@@ -44,7 +44,7 @@ class Health:
     components: Mapping[str, ComponentHealth]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return dictionaries and plain values, suitable for JSON."""
+        """Return the health as dictionaries and plain values, suitable for JSON."""
         return dataclasses.asdict(self)
 
 

@@ -125,7 +125,7 @@ class Main:
         try:
             self.value = await self._live()
         except Interrupted:
-            _log.debug("%s was interrupted by the stop", self.name)
+            _log.debug("%s was interrupted by the shutdown", self.name)
         except asyncio.CancelledError as error:
             if not self._asked:
                 self.error = error
@@ -165,7 +165,7 @@ class AnnouncedMain(Main):
             up.remove_done_callback(self._check_start)
             up.cancel()
             await asyncio.wait({up})
-            _error_of(up)  # retrieve the error, so that asyncio does not report it if a different one is raised
+            _error_of(up)  # retrieve the error, so that asyncio does not report it if a different error is raised
 
     def _check_start(self, _: asyncio.Task[None]) -> None:
         """End the main if it can no longer announce that it has started.
@@ -180,7 +180,7 @@ class AnnouncedMain(Main):
         self.started.set()
 
 
-#: Seconds between checks for whether a server has started.
+#: How often, in seconds, to check whether a server has started.
 _SERVER_POLL = 0.01
 
 #: How long, in seconds, a server has to respond to the requests that it has begun to handle.
@@ -298,7 +298,7 @@ def as_main(thing: Any) -> Main:
     """Return the main that runs ``thing``.
 
     Raises:
-        TypeError: if it cannot be run. The message names the value and what is accepted.
+        TypeError: if it cannot be run. The message contains the value and lists what is accepted.
     """
     _refuse_mistakes(thing)
     main = _as_main(thing)
@@ -358,7 +358,7 @@ def _refuse_arguments(fn: Callable[..., Any], given: object) -> None:
         raise TypeError(
             f"{given!r} cannot be run: {error}; a main is called without arguments (use functools.partial to bind them)"
         ) from None
-    except ValueError:  # there is no signature to check, so a wrong call fails only when it is made
+    except ValueError:  # it has no signature to check, so a wrong call fails only at run time
         return
 
 

@@ -60,9 +60,9 @@ def run(  # keyword settings of a program
     Mains are started from left to right and stopped from right to left. The program is complete when one of its async
     functions returns, when a main fails, or when all mains have ended. SIGTERM, Ctrl+C and `shutdown` stop it earlier.
 
-    When it ends, `run` restores the signal handlers and terminal modes. Outside the main thread, it does not handle
-    signals. If the process is PID 1, `run` reaps orphans. If systemd has set NOTIFY_SOCKET, `run` notifies it when all
-    mains have started, when the program reloads, and when the shutdown begins, and sends watchdog pings.
+    When the program ends, `run` restores the signal handlers and terminal modes. Outside the main thread, it does not
+    handle signals. If the process is PID 1, `run` reaps orphans. If systemd has set NOTIFY_SOCKET, `run` notifies it
+    when all mains have started, when the program reloads, and when the shutdown begins, and sends watchdog pings.
 
     Args:
         mains: Async functions without arguments, routers, workers, supervisors, objects with ``async def run()``, or a
@@ -235,7 +235,7 @@ class _Program:
                 # callback.
                 unseen: list[asyncio.Future[None]] = [main.task for main in self._begun if main not in self._ended]
                 await asyncio.wait({*unseen, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                # Also let the callbacks of other mains that ended at the same time run.
+                # Give the callbacks of other mains that ended at the same time a chance to run.
                 await asyncio.sleep(0)
                 self._check_complete()
 
@@ -473,7 +473,7 @@ class _Body:
             self._task.cancel()
 
     async def leave(self, error: BaseException | None) -> bool:
-        """Stop cancelling the block. Return whether ``error`` is only the cancellation by this lifetime."""
+        """Stop cancelling the block. Return whether ``error`` is merely this lifetime's cancellation."""
         self.left = True
         if not self._cancelled or self._task is None:
             return False

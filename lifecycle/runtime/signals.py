@@ -66,8 +66,8 @@ class SignalRegistry:
     installed for the first receiver, and the previous handlers are restored after the last one.
     """
 
-    #: Seconds between checks whether a library has replaced our handlers. We have to poll, because the system does not
-    #: report this.
+    #: How often, in seconds, to check whether a library has replaced our handlers. We have to poll, because the system
+    #: does not report this.
     check_every: ClassVar[float | None] = 1.0
 
     def __init__(self) -> None:

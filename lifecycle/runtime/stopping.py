@@ -364,7 +364,7 @@ class StartedWorkers:
 
     def _opened(self, sender: Any, **_: object) -> None:
         if getattr(starter.get(), "worker", None) is sender or not hasattr(sender, "wait"):
-            return  # not a worker, or a main, whose failure `run` or `lifetime` handles
+            return  # it is not a worker, or `run` or `lifetime` handles its failure
         if self._life.is_here() and asyncio.current_task() in self._life.own_tasks:
             self._own.add(sender)
 

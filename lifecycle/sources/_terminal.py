@@ -160,7 +160,7 @@ if sys.platform != "win32":
             return _AsBefore(self.fileno(), self._modes)
 
     class _AsBefore(raw_mode):
-        """The terminal mode from before the prompt was shown.
+        """The terminal mode that was set before the prompt was shown.
 
         It is used for output above the prompt and while the process is stopped.
         """

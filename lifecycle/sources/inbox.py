@@ -126,9 +126,9 @@ class InboxDelivery:
         self._store = InboxStore(inbox.path, dedupe=inbox.dedupe)
         # The number of calls to `open` that have not been matched by a call to `leave`.
         self._users = 0
-        # Messages that the router has not accepted yet: those found in the file, which are delivered first, and those
-        # that this process has accepted since then. To avoid losing messages, we remove each one only after the router
-        # has accepted it.
+        # Messages that the router has not accepted yet. Messages found in the file are delivered first, followed by
+        # messages that this process has accepted since then. To avoid losing messages, we remove each message only
+        # after the router has accepted it.
         self._found: deque[Message] = deque()
         self._ready: deque[Message] = deque()
         # Messages that the router has accepted. Each task waits until a delivery ends and stores its result.
@@ -325,7 +325,7 @@ class InboxDelivery:
         task.add_done_callback(self._followed.pop)
 
     async def _rest(self, seconds: float | None = None) -> None:
-        """Wait for ``seconds``, or until woken. By default, wait until it is time to read the file again."""
+        """Wait for ``seconds``, or until `_wake` is set. By default, wait until it is time to read the file again."""
         self._wake.clear()
         until = self._look_at if seconds is None else asyncio.get_running_loop().time() + seconds
         with suppress(TimeoutError):

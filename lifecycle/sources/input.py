@@ -100,7 +100,7 @@ class InputSource:
         self._stream = stream
         # If true, lines that have already arrived are dropped when the source is cancelled.
         self._discards = False
-        #: The number of lines read so far, of any kind.
+        #: The number of lines of any kind read so far.
         self.lines: int = 0
 
     def __repr__(self) -> str:

@@ -70,7 +70,7 @@ class PromptSource:
 
     @property
     def lines(self) -> int:
-        """The number of lines read so far, of any kind."""
+        """The number of lines of any kind read so far."""
         return self._input.lines
 
     def use_commands(self, commands: Commands) -> None:

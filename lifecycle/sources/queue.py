@@ -38,7 +38,7 @@ class QueueSource:
         return f"QueueSource({self._queue!r})"
 
     async def run(self, emit: Emit) -> None:
-        """Deliver events until the queue ends. The router calls this."""
+        """Deliver events until the queue returns ``None`` or is shut down. The router calls this."""
         while True:
             try:
                 event = await self._queue.get()

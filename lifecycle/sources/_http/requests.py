@@ -44,7 +44,7 @@ _LONGEST_PATH = 200
 #: How long, in seconds, requests in flight have to finish.
 _GRACE = 3.0
 
-#: The same limit when the server closes. Afterwards, requests that are still waiting for space are refused.
+#: A shorter limit for when the server closes. Afterwards, requests that are still waiting for space are refused.
 _LAST_GRACE = 0.3
 
 #: The maximum number of keys in the idempotency cache. If there are more, the oldest key is removed.
@@ -244,7 +244,7 @@ def _refusal_of(error: NotHandled, topic: str) -> Refused:
 class _InFlight:
     """Requests that have no response yet.
 
-    Each is being read, waiting for space in a lane, or waiting for its handler.
+    Each request is being read, waiting for space in a lane, or waiting for its handler.
     """
 
     def __init__(self) -> None:
@@ -322,7 +322,7 @@ class _InFlight:
                     await self._fewer
 
     def is_given_up(self, task: asyncio.Task[object]) -> bool:
-        """Return whether `give_up` cancelled ``task``. Otherwise, aiohttp did, because the connection was closed."""
+        """Return whether `give_up` cancelled ``task``, rather than aiohttp after the connection was closed."""
         return task in self._given_up and not task.uncancel()
 
 

@@ -89,7 +89,8 @@ class Listener:
         )
         if found is not None or port != 0:
             return host, port
-        # A host name may have several addresses. Port 0 then opens a different port for each, and we return the first.
+        # A host name may have several addresses. Port 0 opens a different port for each of them, and we return the
+        # first.
         address = sockets[0].getsockname()
         return address[0], address[1]
 
