@@ -1,7 +1,7 @@
 """The metrics: a single table that defines all counters, histograms and gauges, and the policy for their label values.
 
 The Prometheus and OpenTelemetry modules only export this table. Each metric either triggers an alert or helps to
-diagnose one; ``docs/reference/metrics.md`` suggests alerts. To count other hooks, connect a receiver of your own.
+diagnose one; ``docs/reference/metrics.md`` suggests alerts. To count other hooks, connect your own receiver.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class OpenTelemetryMetrics(HookObserver):
     """Counts and durations from hooks, and gauges that are read whenever the SDK collects metrics.
 
     The metrics are the same as in `PrometheusMetrics`. Pass this object to `run`, preferably first, or use ``async
-    with``. It flushes the provider when it closes, which, during a shutdown, is after the shutdown hooks have run.
+    with``. When it closes, it flushes the provider. During a shutdown, it closes after the shutdown hooks have run.
 
     Args:
         provider: the meter provider; by default, the global one.

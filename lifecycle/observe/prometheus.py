@@ -28,8 +28,8 @@ __all__ = ["PrometheusMetrics"]
 class PrometheusMetrics(HookObserver):
     """Counts and durations from hooks, and gauges that are read at each scrape.
 
-    ``ProbeServer(metrics=…)`` serves the metrics at ``/metrics``. Pass this object to `run`, preferably first so that
-    it misses nothing; it counts until the shutdown hooks have run. You can use ``async with`` instead, but outside a
+    ``ProbeServer(metrics=…)`` serves the metrics at ``/metrics``. Pass this object to `run`, preferably first, so that
+    it misses nothing. It counts until the shutdown hooks have run. You can use ``async with`` instead, but outside a
     lifetime, there are no gauges. You can scrape the metrics from any thread and, apart from the gauges, even after
     this object is closed.
 

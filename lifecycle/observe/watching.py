@@ -248,7 +248,7 @@ class _View:
         self.nodes: _Nodes = nodes(snapshot)
         #: When the snapshot was taken, in event loop time.
         self.at = at
-        # Caches the differences from an earlier view, because most readers last received the same one.
+        # Caches the differences from an earlier view, because most readers last received the same view.
         self._known: tuple[_View, _Changes] | None = None
 
     def since(self, before: _View | None) -> _Changes:

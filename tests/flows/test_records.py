@@ -27,7 +27,7 @@ def alter(dump: str) -> str:
 def mail() -> None: ...
 
 
-# The tasks are passed in a different order than they are executed in.
+# The tasks are passed in an order that differs from the order of execution.
 FLOW = linear("deploy", graph("migrate", alter, dump, retry=Times(2)), unordered("tell", mail, task(mail, name="chat")))
 
 

@@ -25,10 +25,9 @@ def worker(state: WorkerState, *, label: Label | None = None, style: Style | Non
     """Draw a worker as a ``stateDiagram-v2`` that shows all transitions and the current status.
 
     Args:
-        state: the result of a worker's ``state()``.
-        label: a heading, or a function that takes a record and returns the note next to the current status.
-        style: CSS per status, or a function that takes a record and returns the status whose style to use; see
-        `system`.
+        state: The result of a worker's ``state()``.
+        label: A heading, or a function that returns the note next to the current status.
+        style: CSS per status, or a function that returns the status whose style applies. See `system`.
 
     Raises:
         TypeError: if ``state`` is not a worker's state.
@@ -42,9 +41,9 @@ def signal(state: LifetimeState, *, label: Label | None = None, style: Style | N
     """Draw a lifetime as a ``stateDiagram-v2``, from running through shutdown to exit, and mark its current state.
 
     Args:
-        state: the result of a lifetime's ``state()``.
-        label: the same as for `worker`.
-        style: the same as for `worker`.
+        state: The result of a lifetime's ``state()``.
+        label: The same as for `worker`.
+        style: The same as for `worker`.
 
     Raises:
         TypeError: if ``state`` is not a lifetime's state.
@@ -85,9 +84,9 @@ def flow(state: RunInfo, *, label: Label | None = None, style: Style | None = No
     graph is still too large, each nested flow also becomes a single node.
 
     Args:
-        state: the result of ``run.info()``, or an element of ``flows.state().runs``.
-        label: a heading, or a function that takes an item and returns the label of its node; see `system`.
-        style: CSS per status, or a function that takes an item and returns the status whose style to use; see `system`.
+        state: The result of ``run.info()``, or an element of ``flows.state().runs``.
+        label: A heading, or a function that returns the label of each item's node. See `system`.
+        style: CSS per status, or a function that returns, for each item, the status whose style applies. See `system`.
 
     Raises:
         TypeError: if ``state`` is not a run's record.
@@ -107,11 +106,11 @@ def system(state: object, *, label: Label | None = None, style: Style | None = N
             ``sources()`` of a router. It can also be a mapping or sequence of these, nested to any depth, or a record
             with some of the attributes ``lifetime``, ``router``, ``routes``, ``sources``, ``workers`` and ``flows``.
             Routes and sources belong to the preceding router. ``None`` is ignored.
-        label: a heading, or a function that takes a record and returns the label of its node. A label may have several
+        label: A heading, or a function that takes a record and returns the label of its node. A label can have several
             lines. If the function returns ``None``, the node has its default label.
-        style: a mapping from status to CSS, such as ``{"running": "fill:#ffffff,stroke:#000000"}``, which replaces the
-            default CSS. It can also be a function that takes a record and returns the status whose style to use, or
-            ``None`` to use the record's own status. The additional status ``unhealthy`` is applied on top of a worker's
+        style: A mapping from status to CSS, such as ``{"running": "fill:#ffffff,stroke:#000000"}``, which replaces the
+            default CSS. It can also be a function that takes a record and returns the status whose style applies, or
+            ``None`` for the record's own status. The additional status ``unhealthy`` is applied on top of a worker's
             status.
 
     Raises:

@@ -149,7 +149,7 @@ class App {
     const name = visible(this.store.first("program")?.name ?? "the program");
     this.dialogs.confirm({
       title: `Stop ${name}?`,
-      text: "Running work is finished, workers are stopped, and the program ends. You cannot start it again from this page.",
+      text: "Running work finishes, workers are stopped, and the program exits. You cannot start it again from this page.",
       verb: "Stop",
       act: () => this.send("stop"),
     });

@@ -54,7 +54,7 @@ export class Dialogs {
   #tokens() {
     return html`<dialog id="dialog-token" aria-labelledby="token-title"><form method="dialog" @submit=${this.#try}>
       <h2 id="token-title">Token</h2>
-      <p>Commands need the program's token. The program printed it at its terminal, or it was set with <code>Dashboard(token=…)</code>. The page keeps it for this tab only.</p>
+      <p>Commands need the program's token. The program printed it on its terminal, or it was set with <code>Dashboard(token=…)</code>. The page keeps it for this tab only.</p>
       <input id="token" type="password" autocomplete="off" spellcheck="false" aria-label="Token" aria-describedby="token-wrong" required>
       <p class="wrong" id="token-wrong" role="alert">${this.#wrong}</p>
       <p class="buttons end"><button type="button" class="ghost" @click=${() => this.#close("token")}>Cancel</button><button class="primary">Unlock</button></p>
@@ -73,7 +73,7 @@ export class Dialogs {
       this.app.unlocked();
       this.#after?.();
     } catch (error) {
-      this.#wrong = error.status === 401 ? "The token is wrong." : `The program did not answer: ${error.message}`;
+      this.#wrong = error.status === 401 ? "The token is wrong." : `The program did not respond: ${error.message}`;
       field.select();
     }
     this.app.draw();
