@@ -1,8 +1,8 @@
-"""Shares topics and handlers between several machines through NATS JetStream.
+"""Sharing topics and handlers between machines through NATS JetStream.
 
 Add a `NatsBridge` to a router like any other source. It receives events that match ``subscribe`` from the bus, and
-sends events that match ``publish`` to it. `Leader` elects one of several processes. ``connection`` contains the client.
-``subjects`` and ``cloudevents`` define the format that other programs must use.
+sends events that match ``publish`` to the bus. `Leader` elects one of several processes. ``connection`` contains the
+client. ``subjects`` and ``cloudevents`` define the format that other programs must use.
 """
 
 from lifecycle.bridges.bridge import BridgeState, NatsBridge

@@ -96,17 +96,17 @@ class NatsBridge:
         url: The server's URL, or a `NatsServer` for credentials, TLS or several servers.
         stream: The name of the stream on the server, which is created if it is missing.
         prefix: The first token of every subject.
-        group: The name of the group of processes that share the work. It is also the name of the bridge.
+        group: The name of the group of processes that share the work. It is also the bridge's name.
         subscribe: Patterns of events to receive.
         publish: Patterns of events to send.
         max_in_flight: The maximum number of events from the bus in this process. The same limit applies to events being
-            published; up to 1,024 more per pattern wait for capacity, within their timeout of thirty seconds. If this
-            is 1, the whole group handles one event at a time, in strict order even after failures.
+            published. Up to 1,024 more events per pattern wait for capacity, but still time out after thirty seconds.
+            If this is 1, the whole group handles one event at a time, in strict order even after failures.
         ack_wait: Seconds until a crashed member's events are delivered to another member. Long-running handlers do not
             trigger a new delivery.
-        max_deliver: How many times an event's handlers may fail, counted over all processes in the group. Deliveries in
-            which no handler fails are not counted, such as those to a process that stops or is killed.
-        backoff: The delays after failures. Settings that are only for restarts are ignored.
+        max_deliver: How many times an event's handlers may fail, counted across all processes in the group. Deliveries
+            without a handler failure, such as those to a process that stops or is killed, are not counted.
+        backoff: The delays after failures. Settings that only apply to restarts are ignored.
         sync: Wait for the server to confirm each acknowledgement. This is slower, but leads to fewer duplicates if the
             server is killed.
 
@@ -150,7 +150,7 @@ class NatsBridge:
         self._dedupe = DedupeCache()
         self._session: Session | None = None
         self._router: Router | None = None
-        # Whether the router has removed the bridge. If so, events that match `publish` stay in this process.
+        # Whether the router has removed the bridge, in which case events that match `publish` stay in this process.
         self._left = False
         self._news: deque[Change] = deque(maxlen=_NEWS)
         self._stirred = asyncio.Event()
@@ -251,10 +251,10 @@ class NatsBridge:
         if session is not None:
             await session.abandon()
 
-    # -- out ---------------------------------------------------------------------------------------------------------
+    # -- publishing ---------------------------------------------------------------------------------------------------
 
     async def _send(self, event: Topical, earlier: tuple[Pattern, ...]) -> bool:
-        """Publish ``event``, and return whether local routes should receive it as well."""
+        """Publish ``event``, and return whether local routes should also receive it."""
         topic = event.topic
         if self._left or _stays(event) or (earlier and any(each.matches(topic) for each in earlier)):
             raise NotHandled(f"no local route matches {topic!r}, and it is not published to the bus")
@@ -323,10 +323,10 @@ class Session:
         )
         self._pull = Pull(connection, settings.stream, settings.group, self._room)
         self._background: list[asyncio.Task[None]] = []
-        # When the operator's pause ends, as the server's timestamp. Empty if the group is not paused.
+        # When the operator's pause ends, as a timestamp from the server. Empty if the group is not paused.
         self._paused = ""
         self._ending = asyncio.Event()
-        # How many reads of the consumer have begun, and which was the last one to finish.
+        # The number of consumer reads that have begun, and the number of the last read that finished.
         self._begun = self._seen = 0
         self._looking = asyncio.Lock()
 
@@ -447,7 +447,7 @@ class Session:
                 _log.debug("cannot read the consumer of the group %r: %r", settings.group, error)
 
     async def _look(self) -> None:
-        """Read the consumer. Concurrent calls share a read, but only one that begins after the call."""
+        """Read the consumer. Concurrent calls share a single read if it begins after all of them."""
         begun = self._begun
         async with self._looking:
             if self._seen > begun:
@@ -511,7 +511,7 @@ async def _end(*tasks: asyncio.Task[Any]) -> None:
 
 
 def _server_errors() -> tuple[type[Exception], ...]:
-    """Return the exception types for server errors: rejected requests, and failures to reach the server."""
+    """Return the exception types for rejected requests and for failures to reach the server."""
     from nats.errors import Error as NatsError
 
     return (PullFailed, NatsError, TimeoutError, OSError)

@@ -47,7 +47,7 @@ class Client(NatsClient):
             await self._process_op_err(StaleConnectionError())
 
     async def request(self, *args: Any, **options: Any) -> Any:  # noqa: D102  # nats-py's
-        # Before Python 3.12 `asyncio.wait_for` drops a cancellation that arrives together with the result.
+        # Before Python 3.12, `asyncio.wait_for` drops a cancellation that arrives together with the result.
         asked = _cancellations()
         answer = await super().request(*args, **options)
         if _cancellations() > asked:
@@ -55,7 +55,7 @@ class Client(NatsClient):
         return answer
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
-        # If its caller is cancelled, the client thinks that its flusher task was cancelled.
+        # If the caller is cancelled, the client mistakes this for a cancellation of its flusher task.
         asked = _cancellations()
         result = await super()._flush_pending(force_flush)
         if _cancellations() > asked:

@@ -92,7 +92,7 @@ def _fixed_headers(topic: str, type: str, source: str) -> dict[str, str]:  # noq
 
 
 def to_binary(event: Topical, source: str) -> tuple[dict[str, str], bytes]:
-    """Return the headers and body with which to send ``event`` to the bus.
+    """Return the headers and body for sending ``event`` to the bus.
 
     Raises:
         Unpublishable: if the data cannot be encoded as JSON.
@@ -148,9 +148,9 @@ def to_json(event: Topical, *, source: str = "lifecycle") -> str:
 
 
 def from_json(text: str | bytes) -> BusEvent:
-    """Return the event in JSON text from `to_json` or a different program.
+    """Return the event that `to_json` or another program has encoded as the JSON ``text``.
 
-    The topic is the ``subject`` or else the type.
+    The topic is the ``subject``, or the ``type`` if there is no subject.
 
     Raises:
         ValueError: if ``text`` is not a CloudEvent 1.0.
@@ -230,7 +230,7 @@ _ENVELOPE = {"topic", "data", "id", "source", "type", "time", "attempt", "header
 
 
 def payload_of(event: Topical) -> Any:
-    """Return the ``data`` of ``event``, or all of its fields if any others have to be sent as well."""
+    """Return the ``data`` of ``event``, or all of its fields if it has others that must be sent."""
     if type(event) is Event:
         return event.data
     fields = _fields(event)
@@ -273,7 +273,7 @@ def _plain(value: Any) -> Any:
             return convert(value)
     if not isinstance(value, type) and (fields := _fields(value)):
         return fields
-    raise TypeError(f"{value!r} has none")
+    raise TypeError(f"{value!r} has no JSON representation")
 
 
 _CONVERTERS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (

@@ -84,7 +84,7 @@ class NatsServer:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The connection has come up or gone down."""
+    """A change in the connection, which has come up or gone down."""
 
     up: bool
     reason: str = ""
@@ -163,7 +163,7 @@ class Connection:
             async with asyncio.timeout(_PATIENCE):
                 await self._client.connect(**self._options())
             self._check()
-            # From now on, each connection attempt uses a different server from the one before.
+            # From now on, each connection attempt uses a different server than the previous attempt.
             self._client.options["dont_randomize"] = True
             self.js = self._client.jetstream()  # pyright: ignore[reportUnknownMemberType]  # of nats-py
         except TimeoutError:
@@ -234,7 +234,7 @@ class Connection:
         if tasks:
             await asyncio.wait(tasks, timeout=_LAST_TASKS)
 
-    # -- what the client tells ---------------------------------------------------------------------------------------
+    # -- callbacks from the client ------------------------------------------------------------------------------------
 
     async def _failed(self, error: Exception) -> None:
         self._trouble = reason_of(error)

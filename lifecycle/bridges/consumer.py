@@ -1,18 +1,18 @@
 """Messages from the bus: pulling them, passing them to the router, and acknowledging or rejecting them.
 
-A message is answered once its delivery has finished. The answer acknowledges the message, asks for it to be delivered
-again after a delay, or terminates it because a dead letter is on the bus. Until then, the bridge reports progress to
-the server three times per ``ack_wait``.
+A message is answered once its delivery has finished. The answer acknowledges the message, requests another delivery
+after a delay, or terminates the message because its dead letter is on the bus. Until then, the bridge reports progress
+to the server three times per ``ack_wait``.
 
 Only handler failures turn an event into a dead letter. We can't go by the number of deliveries, because the server also
 counts messages that were prefetched and returned. If an event was delivered far more often than it failed, it may be
 killing its process, but so may any other event that was in the process at the time. We therefore start such events one
 at a time, and record a failure for each before it starts.
 
-`Pull` requests as many messages as there is capacity for through one inbox, and makes further requests before the last
-one is used up. It raises `PullFailed` if the server is silent for a long time, if the consumer is missing or if there
-is a new leader. The caller then restores the consumer and opens the pull again. We don't use nats-py's ``fetch``,
-because it loses received messages when it is cancelled, and requests missing ones twice.
+`Pull` requests as many messages as there is capacity for, and makes the next request before the last one is used up.
+All messages arrive through one inbox. `Pull` raises `PullFailed` if the server is silent for a long time, if the
+consumer is missing or if there is a new leader. The caller then restores the consumer and opens the pull again. We
+don't use nats-py's ``fetch``, because it loses received messages when it is cancelled, and requests missing ones twice.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ _SUSPECT = 20
 #: After this many deliveries while no member is subscribed, an event becomes a dead letter.
 _UNWANTED = 20
 
-#: After this many deliveries to members without a subscription, each further one is recorded. Recorded deliveries don't
-#: make us suspect that the event kills its process.
+#: After this many deliveries to members without a subscription, each further delivery is recorded. Recorded deliveries
+#: don't make us suspect that the event kills its process.
 _NOTED = 10
 
-#: How long to wait before an event that this process is not subscribed to is delivered again, if possible to another
-#: member.
+#: How long to delay the next delivery of an event that this process is not subscribed to. Another member may receive
+#: it.
 _ELSEWHERE = Backoff(initial=0.2, maximum=10.0)
 
 #: The number of tokens in a reply subject without domain and account.
@@ -77,7 +77,7 @@ _CONFIRMED = 5.0
 
 @dataclass(slots=True)
 class Counts:
-    """How many messages had each result, over all of a bridge's connections."""
+    """The number of messages with each result, across all of a bridge's connections."""
 
     handled: int = 0
     given_back: int = 0
@@ -129,7 +129,7 @@ class MessageHandler:
         self._look = look
         self._pull_more = freed
         self._wants = lru_cache(4096)(settings.is_subscribed)
-        # Notified when an event is finished, and when the bridge is ending.
+        # Notified when an event is finished, and when the bridge is closing.
         self._changed = Condition()
         # Tasks that each wait for a delivery to finish.
         self._tasks: set[asyncio.Task[None]] = set()
@@ -137,7 +137,7 @@ class MessageHandler:
         self.is_ending: bool = False
 
     def end(self) -> None:
-        """From now on, treat dropped deliveries as stopped by the program's shutdown rather than as failed."""
+        """From now on, attribute dropped deliveries to the program's shutdown instead of treating them as failures."""
         self.is_ending = True
         self._changed.notify_all()
 
@@ -213,7 +213,7 @@ class MessageHandler:
     async def _may_be_elsewhere(self, topic: str) -> bool:
         """Return whether another member subscribes to ``topic``.
 
-        If the server does not respond, assume that one does.
+        If the server does not respond, assume that another member does subscribe.
         """
         from nats.errors import Error as NatsError
 
@@ -242,7 +242,7 @@ class MessageHandler:
             held.past = PastAttempts(max(held.past.failures, delivered - _SUSPECT - 1), reason)
 
     async def _wait_while(self, condition: Callable[[], bool]) -> None:
-        """Wait while ``condition`` is true, but at most ``ack_wait`` seconds, so as not to block on a slow handler."""
+        """Wait while ``condition`` is true. To avoid blocking on a slow handler, give up after ``ack_wait`` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.ack_wait):
                 while condition() and not self.is_ending:
@@ -277,7 +277,7 @@ class MessageHandler:
         for message in list(messages):
             await _said(message.nak())
 
-    # -- the end of a delivery ---------------------------------------------------------------------------------------
+    # -- finished deliveries ------------------------------------------------------------------------------------------
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(work, name=f"event for {self._settings.group}")
@@ -305,7 +305,7 @@ class MessageHandler:
         self._forget(held)
 
     async def _return(self, held: _Held, reason: str) -> None:
-        """Count a failure, and ask for the event to be delivered again after an increasing delay."""
+        """Record a failure, and request another delivery after an increasing delay."""
         self._counts.given_back += 1
         if not held.is_alone:
             # A server that was killed has lost its delivery counts, so we did not read this event's failures when it
@@ -329,7 +329,7 @@ class MessageHandler:
                     dead_letter(message, topic, settings, reason=reason, attempts=attempts, readable=readable)
                 )
             except BridgeError as error:
-                _log.warning("the dead letter of %s is not on the bus yet: %s", topic, error)
+                _log.warning("the dead letter for %s is not on the bus yet: %s", topic, error)
                 await self._return(held, reason)
                 return
         self._counts.dead += 1
@@ -387,7 +387,8 @@ _HEARTBEAT, _SILENCE = 2.0, 7.0
 #: Seconds to wait for messages that the server has already sent.
 _DRAINING = 1.0
 
-#: The status codes with which a request ends normally: there were no messages, or it expired, or all were delivered.
+#: The status codes of requests that ended normally: there were no messages, the request expired, or all messages were
+#: delivered.
 _USUAL = {"404", "408"}
 
 
@@ -475,7 +476,7 @@ class Pull:
     async def _listen(self) -> None:
         """Wait until a message arrives or capacity is freed.
 
-        If the server has been silent for long, make `next` fail.
+        If the server has been silent for too long, make `next` fail.
         """
         clock = asyncio.get_running_loop().time
         until = clock() + _HEARTBEAT

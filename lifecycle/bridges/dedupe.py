@@ -27,7 +27,7 @@ _log = logging.getLogger("lifecycle.bridges")
 _Value = TypeVar("_Value")
 
 #: Identifies a message by its number in the stream and the time when it was stored. The number alone would be
-#: ambiguous, because a stream that is recreated counts from 1 again.
+#: ambiguous, because numbers in a recreated stream start at 1 again.
 Key: TypeAlias = tuple[int, str]
 
 #: The maximum number of handled events, and of failed events, that this process remembers.
@@ -58,7 +58,7 @@ class PastAttempts(NamedTuple):
 
 
 class DedupeCache:
-    """The last events that this process handled, and the failures of other events. It outlives connections."""
+    """The last events that this process handled, and the failures of other events. The records outlive connections."""
 
     def __init__(self) -> None:
         # Both dictionaries are ordered by when entries were recorded, so that the oldest are removed first.
@@ -79,7 +79,7 @@ class DedupeCache:
         _note(self._handled, key, None)
 
     def was_handled(self, key: Key) -> bool:
-        """Return whether the event was already handled, and only its acknowledgement was lost."""
+        """Return whether the event was already handled, which means that its acknowledgement was lost."""
         return key in self._handled
 
 
@@ -96,7 +96,7 @@ class Failures:
         self._dedupe = dedupe
         #: Whether other processes can read the records.
         self.is_shared: bool = True
-        # Until when this process sends no requests to the server.
+        # This process sends no requests to the server until this time.
         self._quiet_until = 0.0
         # Whether we have logged a warning about missing responses.
         self._is_told = False

@@ -2,8 +2,8 @@
 
 `Elector` takes the lease when it is free, and then keeps renewing it. `LeaseWatcher` decides when to request the lease,
 which is as soon as its holder gives it back or stops renewing it. The watcher subscribes to the key, which the holder
-writes three times per lease. We don't watch the bucket instead, because a watch is a consumer on one node of a cluster
-and ends silently along with that node. A subscription is restored together with the connection.
+writes three times per lease. We don't watch the bucket instead, because a watch is a consumer on one cluster node and
+ends silently along with that node. A subscription, in contrast, is restored along with the connection.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Leader:
     that another process can become the leader immediately.
 
     A leader that cannot renew its lease gives up before the lease expires, by its own clock. If a process is suspended
-    for too long, it is no longer the leader when it continues: `token` is None, and `put` raises `NotLeader`. In
-    anything else that a leader does, include the token, so that the receiver can reject any token that is lower than
-    the highest one so far.
+    for too long, it is no longer the leader when it continues: `token` is None, and `put` raises `NotLeader`. Include
+    the token in everything else that the leader sends, so that receivers can reject a token that is lower than the
+    highest one they have seen.
 
     Args:
         name: The name of the leadership, which must be a single topic segment.
@@ -254,7 +254,7 @@ class Leader:
         except TimeoutError:
             _log.warning("the leader %r could not report losing the leadership: its route is full", self.name)
 
-    # -- what happens -------------------------------------------------------------------------------------------------
+    # -- gaining and losing the leadership ----------------------------------------------------------------------------
 
     def _changed(self, change: Change) -> None:
         level = logging.INFO if change.up else logging.WARNING
@@ -376,7 +376,7 @@ _LOOK = 0.25
 
 
 class LeaseWatcher:
-    """Keeps track of the holder of the lease whose key is ``subject``."""
+    """Keeps track of which process holds the lease with the key ``subject``."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject

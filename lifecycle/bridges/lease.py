@@ -1,7 +1,7 @@
-"""A lease: a key in a bucket on the server. One process at a time holds it, until it stops renewing the lease.
+"""A lease: a key in a bucket on the server. One process holds the lease at a time, for as long as it keeps renewing it.
 
-The key expires unless it is renewed in time. Each write states the previous revision, and the server rejects the write
-if that is not the latest one. This ensures that only one of several candidates gets the lease, and that a process that
+The key expires unless it is renewed in time. Each write contains the previous revision, and the server rejects the
+write if there is a newer one. This ensures that only one of several candidates gets the lease, and that a process that
 was suspended finds out that it has lost its lease. Values stored below the key are fenced in the same way.
 """
 
@@ -55,7 +55,7 @@ _RELEASE = 1.0
 class Lease:
     """A lease that lasts ``seconds``, from the point of view of a process that wants or holds it.
 
-    Each write waits for the previous one, because it has to state the revision that the previous one created.
+    Each write waits for the previous write, because it has to contain the revision that the previous write created.
     """
 
     def __init__(self, connection: Connection, name: str, seconds: float) -> None:
@@ -84,7 +84,7 @@ class Lease:
         """Take the lease if it is free, and return its holder.
 
         Raises:
-            Exception: one of `unanswered`. The write may have succeeded anyway, which the next call will notice.
+            Exception: one of `unanswered`. The write may have succeeded anyway, which the next call detects.
         """
         async with self._turn:
             entry = await self.key.read()
@@ -111,7 +111,7 @@ class Lease:
             self._until = self._end(sent)
 
     async def put(self, key: str, value: bytes, token: int) -> int:
-        """Write ``value``, if the server confirms when writing it that this process holds the lease with ``token``.
+        """Write ``value``, unless the server finds that this process no longer holds the lease with ``token``.
 
         Raises:
             NotLeader: if this process does not hold that lease.
@@ -184,7 +184,7 @@ STREAM = f"KV_{BUCKET}"
 #: How many seconds to wait for a response.
 _ANSWER = 2.0
 
-#: Error codes: a different revision is the latest one; another write, perhaps from this process, is in progress.
+#: Error codes: there is a newer revision; another write, perhaps from this process, is in progress.
 _WRONG_SEQUENCE = (10071, 10164)
 
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"

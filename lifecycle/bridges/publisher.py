@@ -1,8 +1,8 @@
 """Publishes to the bus. Each event is sent with the same id until the server acknowledges it.
 
 `Publisher` does the retrying. `Acks` receives a connection's acknowledgements through a single inbox with a single
-timer. We don't use nats-py's ``publish``, because the timer and two futures that it creates per event would cost more
-than everything else the bridge does, nor its ``publish_async``, because it has no timeout.
+timer. We don't use nats-py's publishing methods. For each event, its ``publish`` creates a timer and two futures, which
+would cost more than everything else the bridge does. Its ``publish_async`` has no timeout.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ __all__ = [
 
 _log = logging.getLogger("lifecycle.bridges")
 
-#: Seconds before publishing fails. A cluster that has lost its leader needs up to seven, and a server that is starting
-#: up needs less.
+#: Seconds before publishing fails. A cluster that has lost its leader needs up to seven seconds, and a server that is
+#: starting up needs less.
 PUBLISH_TIMEOUT = 30.0
 
 #: Seconds to wait for an acknowledgement, and seconds between checks for missing ones.
@@ -159,7 +159,7 @@ class Publisher:
             raise self._late(subject, why or _NO_ACK) from None
 
     async def _tried(self, subject: str, headers: dict[str, str], body: bytes) -> str:
-        """Send the message once. If this fails, return the reason, otherwise an empty string."""
+        """Send the message once. Return the reason for a failure, or an empty string if it succeeded."""
         acks = self._acks
         if acks is None or not acks.connection.is_up:
             return self._no_link()
@@ -220,13 +220,13 @@ class Publisher:
 
     def _late(self, subject: str, why: str) -> NotPublished:
         return NotPublished(
-            f"the bus did not accept an event on {subject!r} within {PUBLISH_TIMEOUT:g} s: {why}; send it "
-            "again: with the same id it is stored once"
+            f"the bus did not accept an event on {subject!r} within {PUBLISH_TIMEOUT:g} s: {why}; you can "
+            "send it again safely with the same id"
         )
 
 
 def _judge(error: Exception, subject: str) -> str:
-    """Raise the error if it would recur. Otherwise, return it as text."""
+    """Raise the error if retrying would not help. Otherwise, return it as text."""
     from nats.errors import BadHeaderError, BadSubjectError, MaxPayloadError
     from nats.errors import Error as NatsError
 
@@ -342,7 +342,7 @@ def _read(message: Msg) -> Answer:
     said: dict[str, Any] = json.loads(message.data)
     error: dict[str, Any] = said.get("error", {})
     if error:
-        # After a 400, retrying would only be rejected again.
+        # After a 400, a retry would only be rejected again.
         return Answer("", duplicate=False, refusal=str(error.get("description")), final=error.get("code") == 400)  # noqa: PLR2004  # as HTTP has it
     return Answer(said["stream"], bool(said.get("duplicate")))
 
@@ -365,7 +365,7 @@ def message_key(subject: str, id: str) -> str:  # noqa: A002  # the attribute's 
 def dead_letter(
     message: Msg, topic: str, settings: Settings, *, reason: str, attempts: int, readable: bool
 ) -> Iterator[DeadLetter]:
-    """Return the dead letter for ``message`` and a smaller variant, or an empty list if the subject would be too long.
+    """Yield the dead letter for ``message``, then a smaller variant. Yield nothing if the subject would be too long.
 
     The dead letter is the same event plus the reason for its failure. If the message is not ``readable``, the data is
     the raw body.
@@ -383,7 +383,12 @@ def dead_letter(
     told = {"dead-group": settings.group, "dead-attempts": str(attempts)}
     for body, others, id, what in (  # noqa: A001  # its name
         (message.data, headers, headers.get("ce-id") or number, ""),
-        (b"", {}, number, f"; it is too big for a dead letter, and remains in event {number} of {settings.stream}"),
+        (
+            b"",
+            {},
+            number,
+            f"; it is too big for a dead letter, but is still in event {number} of {settings.stream}",
+        ),
     ):
         name = f"{id}.dead.{settings.group}"
         marks = told | {"ce-id": name, "dead-reason": _quoted(reason[:LONGEST_REASON] + what)}

@@ -1,7 +1,7 @@
 """The bridge's stream and the group's consumer. They are created if missing, and otherwise checked.
 
-The server responds with the settings that it has applied, which shows us if it ignored a setting or if another program
-created the stream differently. We reject both here, before any events can be lost.
+The server responds with the settings that it has applied. They show if it ignored a setting, or if another program
+created the stream with different settings. We reject both cases here, before any events can be lost.
 """
 
 from __future__ import annotations
@@ -69,18 +69,18 @@ _DISABLED, _NO_PEERS = (10039, 10076), 10005
 #: Error code: the consumer's stream does not exist.
 _NO_STREAM = 10059
 
-#: The key in the consumer's metadata under which all members' patterns are stored. Each has a stamp that its members
-#: renew.
+#: The key in the consumer's metadata that stores all members' patterns. Each pattern has a stamp, which the members
+#: that subscribe to it renew.
 _PATTERNS = "lifecycle-patterns"
 
 #: Seconds after which the group drops a pattern that no running member has renewed.
 _FORGOTTEN = 900.0
 
-#: The longest time between two reads, in seconds, that is added to a stamp's age. Longer gaps, such as outages, are not
-#: added.
+#: The maximum number of seconds that the time between two reads adds to a stamp's age. The rest of a longer gap, such
+#: as an outage, is ignored.
 _GAP = 10.0
 
-#: The minimum number of seconds to wait before reading a new pattern back, to see whether another member has
+#: The minimum number of seconds to wait before reading a new pattern back, to check whether another member has
 #: overwritten it.
 _SETTLED = 0.1
 
@@ -111,7 +111,7 @@ class Settings:
     def __post_init__(self) -> None:
         for word, name in (("stream", self.stream), ("group", self.group)):
             if not _NAME(name):
-                raise ValueError(f"{word} must be up to 200 letters, digits, - and _, got {name!r}")
+                raise ValueError(f"{word} must consist of up to 200 letters, digits, - and _, got {name!r}")
         if not _PREFIX(self.prefix):
             raise ValueError(f"prefix must be words of letters, digits, - and _ separated by dots, got {self.prefix!r}")
         if self.max_in_flight < 1 or self.max_deliver < 1:
@@ -179,8 +179,10 @@ async def replicated(connection: Connection, make: Callable[[int], Awaitable[_An
         except APIError as error:
             if copies == 1:
                 raise UnfitServer(f"{what} cannot be created: {error.description}") from None
-            _log.warning("%s has only one replica, which is lost if its server is: %s", what, error.description)
-    raise AssertionError("one copy is returned or refused")
+            _log.warning(
+                "%s has only one replica, so its data is lost if that server is lost: %s", what, error.description
+            )
+    raise AssertionError("creating one replica returns or raises")
 
 
 async def patiently(connection: Connection, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
@@ -199,7 +201,7 @@ async def patiently(connection: Connection, ask: Callable[[], Awaitable[_Answer]
         try:
             answer = await ask()
         except (TimeoutError, NoStreamResponseError, ServiceUnavailableError) as error:
-            reason = getattr(error, "description", None) or "no answer"
+            reason = getattr(error, "description", None) or "no response"
             if getattr(error, "err_code", None) in _DISABLED:
                 raise UnfitServer(f"{connection.server!r} cannot store streams: {reason}") from None
             connection.missed(reason)
@@ -217,7 +219,7 @@ async def patiently(connection: Connection, ask: Callable[[], Awaitable[_Answer]
             connection.answered()
             return answer
         await asyncio.sleep(_PAUSE)
-    raise AssertionError("the last try raises or returns")
+    raise AssertionError("the last attempt returns or raises")
 
 
 async def _stream(connection: Connection, name: str, prefix: str, copies: int) -> tuple[StreamConfig, bool]:
@@ -259,9 +261,9 @@ class Subscriptions:
     """The patterns that all members of a group subscribe to. Together, they define the consumer's filter.
 
     The patterns are stored in the consumer's metadata. Members add their patterns when they start, and renew the
-    patterns' stamps while they run. If a stamp has not changed for 15 minutes, no running member has the pattern any
-    longer, and it is removed. A member never removes other members' patterns when it starts, so restarting an older
-    version does not affect a newer one.
+    patterns' stamps while they run. If a stamp has not changed for 15 minutes, no running member uses the pattern any
+    longer, so the pattern is removed. A member never removes other members' patterns when it starts, so restarting an
+    older version does not affect a newer one.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -303,8 +305,8 @@ class Subscriptions:
         }
         if others.keys() - self._others.keys() or strange.keys() - self._strange.keys():
             _log.warning(
-                "the group %r also receives %s, to which this member does not subscribe: such events wait for members "
-                "that do, and after %g minutes without one the group stops getting them",
+                "the group %r also receives %s, to which this member does not subscribe; such events wait for a member "
+                "that does, and if there is none for %g minutes, the group stops receiving them",
                 self._settings.group,
                 ", ".join([*others, *strange]),
                 _FORGOTTEN / 60,
@@ -367,11 +369,11 @@ class Subscriptions:
             self._strange = {each: since + gap for each, since in self._strange.items()}
 
     def _warn_of_loss(self, stamps: Mapping[str, str]) -> None:
-        """Warn about patterns of this member that the group had and has now lost."""
+        """Warn about this member's patterns that were removed from the group."""
         if gone := [text for text in self._own if text in self._stamps and text not in stamps]:
             _log.warning(
-                "another member removed %s from the group %r, and this member adds it again; events that were sent "
-                "meanwhile may not come to the group",
+                "another member removed %s from the group %r, and this member adds it again; the group may miss "
+                "events that were sent in the meantime",
                 ", ".join(gone),
                 self._settings.group,
             )
@@ -414,8 +416,8 @@ def _filters_of(config: ConsumerConfig) -> list[str]:
 async def ensure_consumer(connection: Connection, stream: str, subscriptions: Subscriptions) -> None:
     """Create the group's consumer, or update it for its members.
 
-    The server does not compare the revisions of a consumer, so if two members start at the same time, the second may
-    overwrite the first one's patterns. This function therefore reads new patterns back before it returns.
+    The server does not check a consumer's revision. If two members start at the same time, the second member may
+    overwrite the first member's patterns. This function therefore reads new patterns back before it returns.
 
     Raises:
         UnfitServer: if the server rejects the consumer, or creates it with different settings.

@@ -1,4 +1,4 @@
-"""Converts between topics and NATS subjects, and determines the subjects that a pattern must subscribe to.
+"""Conversion between topics and NATS subjects, and from patterns to the subjects to subscribe to.
 
 Each segment becomes a token. Letters, digits, ``-`` and ``_`` are kept, and every other byte of the UTF-8 encoding
 becomes ``=`` and two hexadecimal digits. An empty segment becomes ``=``. These tokens are valid both in subjects and in
@@ -72,12 +72,12 @@ def as_topic(subject: str, prefix: str) -> str:
 
 
 def filters(patterns: Iterable[Pattern], prefix: str) -> list[str]:
-    """Return sorted subjects that include everything that ``patterns`` match and do not overlap."""
+    """Return sorted, non-overlapping subjects that include everything that ``patterns`` match."""
     return widest(subject for pattern in patterns for subject in _filters(pattern.segments, prefix))
 
 
 def widest(subjects: Iterable[str]) -> list[str]:
-    """Return the subjects that no other subject covers, sorted. Servers reject overlapping filters."""
+    """Return the sorted subjects that no other subject covers. Servers reject overlapping filters."""
     wanted = set(subjects)
     return sorted(one for one in wanted if not any(covers(other, one) for other in wanted if other != one))
 

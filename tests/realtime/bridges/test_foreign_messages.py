@@ -77,5 +77,5 @@ async def test_a_dead_letter_without_space_for_its_reason_omits_the_data(bridge:
         [letter] = await box.wait(1)
     assert letter.topic == "dead/job/x"
     assert letter.data is None
-    assert "too big for a dead letter, and remains in event 1 of" in letter.headers["dead-reason"]
+    assert "too big for a dead letter, but is still in event 1 of" in letter.headers["dead-reason"]
     assert letter.headers["dead-attempts"] == "1"
