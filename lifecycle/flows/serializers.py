@@ -168,7 +168,7 @@ def _short(value: Any) -> str:
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001  # such as for an integer with too many digits; show its type instead
-        return f"something of type {type(value).__name__}"
+        return f"an object of type {type(value).__name__}"
     return text if len(text) <= _SHORT else f"{text[:_SHORT]}…"
 
 

@@ -148,7 +148,7 @@ class Worker:
         self._news = asyncio.Event()
         # The task that runs each job, by job id.
         self._working: dict[str, asyncio.Task[None]] = {}
-        # Done when the worker must stop its running jobs and start no more.
+        # Done when the worker must stop its running jobs and not start any others.
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
@@ -181,7 +181,7 @@ class Worker:
             task.result()
 
     async def _stop(self, claiming: asyncio.Task[None]) -> None:
-        """Start no more jobs, and wait until the running jobs have stopped."""
+        """Stop starting jobs, and wait until the running jobs have stopped."""
         self._stopping.set_result(None)
         self._news.set()
         self._freed.set()
@@ -341,7 +341,7 @@ class Worker:
 
 
 async def _ending(run: Run) -> BaseException | None:
-    """Wait for the run to end. Return its error, or None if there was none."""
+    """Wait until the run has ended, and return its error or None."""
     try:
         await run
     except Exception as error:  # noqa: BLE001  # the job stores the error

@@ -49,7 +49,7 @@ _TROUBLES = {
     sqlite3.SQLITE_READONLY: "it cannot be written to; grant this process write permission for it and its directory",
     sqlite3.SQLITE_PERM: "it cannot be opened; grant this process permission",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check that its directory exists and this process may write there",
-    sqlite3.SQLITE_BUSY: f"another process has locked it for {_PATIENCE:g} s; check for one stuck in a transaction",
+    sqlite3.SQLITE_BUSY: f"another process has locked it for more than {_PATIENCE:g} s; check for open transactions",
     sqlite3.SQLITE_LOCKED: "it is locked by another connection in this process; end its transaction",
     sqlite3.SQLITE_CORRUPT: "it is damaged; move it and the files next to it away, and restore a backup",
     sqlite3.SQLITE_AUTH: "a function passed to the journal must not begin or end a transaction",
@@ -136,7 +136,7 @@ class Database:
         return sqlite3.SQLITE_DENY if forbidden else sqlite3.SQLITE_OK
 
     def close(self) -> None:
-        """Close the file. If a transaction is not committed, it is lost."""
+        """Close the file. An uncommitted transaction is lost."""
         db, self._db = self._db, None
         if db is not None:
             db.close()
@@ -278,7 +278,7 @@ class Database:
         return self._db
 
     def _explained(self, error: BaseException) -> BaseException:
-        """Convert an error caused by the file to one with advice. Any other error is returned unchanged."""
+        """Convert an error caused by the file to an error with advice. Any other error is returned unchanged."""
         if isinstance(error, StopIteration):
             # StopIteration cannot be raised from a future.
             return RuntimeError("a function passed to the journal raised StopIteration")
@@ -325,7 +325,7 @@ class Schema:
     tables: tuple[str, ...] = ()
 
     def since(self, version: int) -> tuple[tuple[str, ...], ...]:
-        """Return the steps that lead from ``version`` to the latest version. Version 0 is an empty database."""
+        """Return the steps from ``version`` to the latest version. Version 0 is an empty database."""
         return self.steps[version:] if version or not self.tables else (self.tables,)
 
 
@@ -388,7 +388,7 @@ def _make(db: sqlite3.Connection, name: str, statement: str) -> None:
 #: The file that contains the kernel's id for the current boot.
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _CLOCK = "CREATE TABLE IF NOT EXISTS lifecycle_clock (boot TEXT NOT NULL, ahead REAL NOT NULL, seen REAL NOT NULL)"
-#: How many seconds apart to write the time to the file.
+#: Seconds between writes of the time to the file.
 _NOTE = 60.0
 
 
@@ -453,7 +453,7 @@ def _since_boot() -> float:
 class FileLock:
     """An exclusive lock on a small file at ``path``, which is created if necessary and never removed.
 
-    The system releases the lock when the process exits. Two locks on the same file exclude each other, even within a
+    The system releases the lock when the process exits. Two locks on the same file exclude each other, even in the same
     process.
     """
 

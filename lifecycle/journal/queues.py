@@ -1,6 +1,6 @@
 """Durable queues of work with leases, retries and dead letters, and cached counts.
 
-A `Queue` has no connection. Instead, its methods use the connection of the caller's transaction, so that work is
+A `Queue` has no connection of its own. Its methods use the connection of the caller's transaction, so that work is
 accepted or completed atomically with related changes. The caller passes all times, in seconds since the epoch.
 """
 
@@ -129,7 +129,7 @@ class Queue:
         return sorted(map(_entry, leased), key=lambda entry: entry.id)
 
     def next_due(self, db: sqlite3.Connection, *, now: float) -> float | None:
-        """Return when the next entry that cannot be leased yet becomes available, or None if there is none."""
+        """Return when the next delayed or leased entry becomes available, or None if there is no such entry."""
         due: tuple[float | None] = db.execute(
             "SELECT min(max(due, leased)) FROM lifecycle_queue"
             " WHERE queue = ? AND dead = 0 AND max(due, leased) > ? AND leased < ?",

@@ -21,7 +21,7 @@ __all__ = ["LoopThread", "LoopThreads", "settle"]
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
-#: How many threads to have in addition to those for slow calls.
+#: The number of threads in addition to those for slow calls.
 _SPARE = 2
 
 
@@ -59,7 +59,7 @@ class LoopThreads:
             raise
 
     async def finish(self, fn: Callable[[], _T]) -> _T:
-        """Call ``fn`` like `call` does, but if this is cancelled after ``fn`` has started, wait for its result anyway.
+        """Call ``fn`` as `call` does. If this is cancelled after ``fn`` has started, still wait for its result.
 
         A second cancellation ends the wait.
         """

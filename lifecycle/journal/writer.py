@@ -44,7 +44,7 @@ _PART = 0.25
 
 
 class Journal:
-    """An SQLite file that many tasks can read and write, isolated from each other.
+    """An SQLite file that many tasks can read and write in isolation from each other.
 
     ``await journal.run(fn)`` calls ``fn(connection)`` inside a transaction in the journal's own thread. It returns the
     result once the transaction has been committed. Functions run in the order in which they were submitted. Functions
@@ -60,8 +60,8 @@ class Journal:
     Several processes may open the same file. Only one of them can write at a time, and the others wait for up to 5 s. A
     journal belongs to the loop and the process that entered it, so forked processes cannot use it.
 
-    The file uses SQLite's WAL mode, so it must be on a local disk. While it is open, there are two more files next to
-    it.
+    The file uses SQLite's WAL mode, so it must be on a local disk. While it is open, SQLite keeps two more files next
+    to it.
     """
 
     def __init__(self, path: str | os.PathLike[str], *schemas: Schema, durable: bool = True) -> None:

@@ -95,7 +95,7 @@ class Store(Protocol):
     async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # the natural name
         """Return up to ``limit`` of a flow's changes, starting after change number ``after``.
 
-        The changes contain their results only as text, not decoded.
+        Results in these changes are returned as text and not decoded.
         """
         ...
 
@@ -108,15 +108,15 @@ class Store(Protocol):
         ...
 
     def time(self) -> float:
-        """Return seconds since the epoch, by a clock that never jumps and that all processes using this store share."""
+        """Return seconds since the epoch, by a clock that never jumps and is the same for all processes."""
         ...
 
     def outbox(self) -> OutboxStore:
-        """Return the store for events that tasks have sent but that are not delivered yet."""
+        """Return the store for events that tasks have sent but that have not been delivered yet."""
         ...
 
     def jobs(self, presence: Presence) -> JobStore:
-        """Return the job store. It uses ``presence`` to find out which of the processes with claimed jobs are alive."""
+        """Return the job store. It uses ``presence`` to find out which claim owners are alive."""
         ...
 
 
@@ -126,7 +126,7 @@ class OutboxStore(Protocol):
     async def take(self, limit: int, *, now: float, until: float) -> list[OutboxRow]:
         """Lease the first ``limit`` events that have no lease. The new leases expire at ``until``.
 
-        If an event's earlier lease has expired, this counts as a failed delivery.
+        If an earlier lease on an event has expired, that delivery is recorded as failed.
         """
         ...
 
@@ -205,11 +205,11 @@ class JobStore(Protocol):
         ...
 
     async def next(self, *, now: float) -> float | None:
-        """Return the time at which the next job is due or the next claim expires, or None if there is neither."""
+        """Return when the next job is due or the next claim expires, or None if there are no such jobs or claims."""
         ...
 
     async def unfinished(self, ids: Collection[str]) -> set[str]:
-        """Return those of ``ids`` that belong to jobs that are not complete."""
+        """Return the ids in ``ids`` that belong to jobs that are not complete."""
         ...
 
     async def purge(self, *, before: float) -> int:
@@ -225,8 +225,7 @@ class JobStore(Protocol):
         ...
 
 
-# -- changes to a job's row: pure functions for the store in memory and the queue
-# ----------------------------------------
+# -- pure functions that change a job's row ----------------------------------------------------------------------------
 
 # The states in which a flow's work is done, even if its owner died before completing the job.
 _DONE = (FlowState.SUCCESS, FlowState.REVERTED)
@@ -352,7 +351,7 @@ RESTARTABLE = (FlowState.FAILURE, FlowState.REVERTED)
 
 
 async def reset_failed(store: Store, id: str) -> None:  # noqa: A002  # the natural name
-    """Reset the flow ``id`` in the store. Its program starts it again when it next recovers its flows.
+    """Reset the flow ``id`` in the store. The flow's program starts it again the next time it recovers its flows.
 
     As with `Run.reset`, the results of the flow's tasks are deleted, but their attempt counts are kept. Processes that
     have already loaded the flow can no longer write to it.

@@ -1,6 +1,6 @@
 """`MemoryStore`: flows, jobs and sent events in dictionaries, for the lifetime of the process.
 
-It is four times as fast as SQLite in memory, and the tests compare the other stores with it.
+It is four times as fast as an in-memory SQLite database, and the tests compare the other stores with it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["MemoryStore"]
 
 
 class MemoryStore(Store):
-    """A `Store` in dictionaries. The rows last as long as the object, even after you leave its context."""
+    """A `Store` that uses dictionaries. Its rows exist as long as the object does, even after you exit its context."""
 
     def __init__(self) -> None:
         self._flows: dict[str, FlowRow] = {}

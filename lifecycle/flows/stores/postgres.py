@@ -38,7 +38,7 @@ POSTGRES = Dialect(
     among="= ANY (:{name})",
     number="number",
     # If the flow was taken in the meantime, its epoch is different. If a write is sent twice, the second copy does
-    # nothing, because the stored stamp is no longer older.
+    # nothing, because the row already has the same stamp or a newer one.
     guard="""
     UPDATE lifecycle_flows SET at = CASE WHEN state = :state THEN at ELSE :at END, state = :state, error = :error,
         store = coalesce(:store, store), stamp = :stamp
@@ -55,8 +55,7 @@ POSTGRES = Dialect(
     },
 )
 
-# -- statements in the form that the server takes
-# ------------------------------------------------------------------------
+# -- converting statements to queries ----------------------------------------------------------------------------------
 
 _NUMBERS = {
     **dict.fromkeys(("attempt", "round", "undone"), "integer"),
@@ -74,7 +73,7 @@ def _text(text: str) -> bytes:
 @functools.cache
 def _guarded(guard: str, then: tuple[str, ...]) -> str:
     """Return a statement that runs the statements in ``then``, in order, if ``guard`` returns a row."""
-    # The server runs parts whose results are not used in reverse order.
+    # If the results of the parts are not used, the server runs the parts in reverse order.
     parts = ", ".join(f"then{place} AS ({each})" for place, each in enumerate(reversed(then)))
     return f"WITH held AS ({guard}), {parts} SELECT 1 FROM held" if then else guard  # noqa: S608  # our own statements
 
@@ -119,7 +118,7 @@ class _Tables:
         self._server = server
 
     async def run(self, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> list[list[Row]]:
-        """Run ``works`` as one transaction, and return the rows from the statements that ask for them."""
+        """Run ``works`` as one transaction, and return the requested rows."""
         return await self._server.run(*map(query_of, works), done=tuple(map(query_of, done)))
 
     async def read(self, *statements: Statement) -> list[list[Row]]:
@@ -385,7 +384,7 @@ _LIVES = """SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
 
 
 class ServerPresence(Presence):
-    """The processes, on any machine, that have the same tables on a server open.
+    """All processes, on any machine, that have the same tables open on a server.
 
     Each process has a connection that listens for messages and holds a lock. The connection closes when the process
     exits for any reason, or when keepalives detect that the machine is gone, and the server then releases the lock.
@@ -431,7 +430,7 @@ class ServerPresence(Presence):
         _HERE.add(self.name)
 
     async def vanish(self) -> None:
-        """Disconnect. To other processes, this process has then exited."""
+        """Disconnect. To other processes, this process then appears to have exited."""
         self._present = False
         _HERE.discard(self.name)
         tasks = [task for task in (self._reconnecting, self._reading) if task is not None]
@@ -445,7 +444,7 @@ class ServerPresence(Presence):
             await self._disconnect(channel.release())
 
     async def _disconnect(self, db: psycopg.Connection[Row]) -> None:
-        """Close the connection, and wait for a limited time for the server to release the lock."""
+        """Close the connection, and wait a short time for the server to release the lock."""
         # Either the thread or the loop closes the connection: whichever is first to remove it from the list.
         left, cord = [db], Cord(db)
         try:
@@ -499,7 +498,7 @@ class ServerPresence(Presence):
         return key is not None and (await self._server.run(sql(_LIVES, key=key))) != [[]]
 
     async def is_gone(self, token: str) -> bool:
-        """Return True if the process with ``token`` has exited. This may take several seconds.
+        """Return True if the process with ``token`` has exited. It can take several seconds to detect an exit.
 
         A process that has lost its connection reconnects soon. We therefore conclude that a process has exited only if
         it stays missing for several seconds, or if it ran on this machine and no longer exists.
@@ -583,7 +582,7 @@ def _key(token: str) -> int | None:
 
 
 class PostgresStore(SQLStore):
-    """A `Store` on the PostgreSQL server at ``url``, in the first schema of its search_path.
+    """A `Store` on the PostgreSQL server at ``url``, in the first schema on its search_path.
 
     Stored data outlives this process. With PostgreSQL's default settings, it also survives a power cut on the server.
     Queries wait up to half a minute for an unreachable server, so nothing is lost when the server restarts.

@@ -5,7 +5,8 @@ it keeps locked. The lock shows whether the process is alive, because the system
 any reason. The other processes keep the FIFO open for writing, and write their messages to it. When the process exits,
 the FIFO loses its only reader. The system reports this to the writers immediately, so no polling is needed.
 
-For stores on a server, `postgres.ServerPresence` does the same. An in-memory store is only used by one process.
+For stores on a server, `postgres.ServerPresence` serves the same purpose. An in-memory store is only used by one
+process.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Presence:
     def __init__(self) -> None:
         #: The name of this process. It changes each time the store is opened.
         self.name: str = _name()
-        #: How many other processes have been found to have exited.
+        #: The number of other processes that are known to have exited.
         self.losses: int = 0
         # The listeners, by message.
         self._listeners: dict[str, list[Callable[[], object]]] = {}
@@ -78,7 +79,7 @@ class Presence:
         self.name = _name()
 
     def close(self) -> None:
-        """Become invisible. To other processes, this process has then exited."""
+        """Become invisible. To other processes, this process then appears to have exited."""
 
     def alive(self, token: str) -> bool:
         """Return True if the process with ``token`` still has the store open."""
@@ -92,7 +93,7 @@ class Presence:
         return self.alive(token)
 
     async def is_gone(self, token: str) -> bool:
-        """Return True if the process with ``token`` has exited, and not merely lost its connection for a short time."""
+        """Return True if the process with ``token`` has exited, rather than lost its connection for a short time."""
         return not await self.lives(token)
 
     def listen(self, news: str, listener: Callable[[], object]) -> Callable[[], None]:
@@ -177,7 +178,7 @@ class FilePresence(Presence):
             self.close()
             raise JournalError(
                 f"cannot create a file in {self._directory}, which all processes using this store need "
-                f"({error}); make it a directory in which this process can write"
+                f"({error}); make it a directory that this process can write to"
             ) from error
         self._send(_NEW)
 
@@ -227,7 +228,7 @@ class FilePresence(Presence):
             self._reader = None
 
     def close(self) -> None:
-        """Become invisible. To other processes, this process has then exited."""
+        """Become invisible. To other processes, this process then appears to have exited."""
         if self._looking is not None:
             self._looking.cancel()
         for other in list(self._others):
@@ -238,7 +239,7 @@ class FilePresence(Presence):
             self._lock.release()
             self._lock = None
 
-    # -- the others ----------------------------------------------------------------------------------------------------
+    # -- other processes ----------------------------------------------------------------------------------------------
 
     def alive(self, token: str) -> bool:
         """Return True if the process with ``token`` still has the store open. If not, delete its file."""
@@ -320,8 +321,7 @@ def _is_fifo(file: int) -> bool:
     return stat.S_ISFIFO(os.fstat(file).st_mode)
 
 
-# -- requests from one process to another
-# --------------------------------------------------------------------------------
+# -- requests to other processes ---------------------------------------------------------------------------------------
 
 #: Request, followed by a flow's id: suspend the flow.
 SUSPEND = "suspend"

@@ -1,8 +1,8 @@
 """`Server`: a PostgreSQL server, queried through a few connections, each in its own thread.
 
 Queries that are sent together run in one transaction. If the connection or the server fails before the response
-arrives, the transaction may or may not have been committed, so we run other queries to look for its effects before
-sending it again.
+arrives, we don't know whether the transaction was committed. We therefore run other queries to look for its effects
+before sending it again.
 
 There are two reasons for using threads instead of psycopg's asynchronous API: virtual time waits for threads, and a
 query can be cancelled immediately even if the server does not respond.
@@ -56,7 +56,7 @@ OLDEST = 15
 
 #: Seconds between readings of the server's clock.
 _LOOK = 10.0
-#: How many seconds apart two clocks may be and still agree.
+#: The maximum difference in seconds between two clocks that agree.
 _APART = 1.0
 #: How many seconds a connecting process waits for another process to read the clock.
 _PATIENCE = 1.0
@@ -203,7 +203,7 @@ class Connector:
             raise self.translated(db, error) from error
         return db
 
-    # -- the time of the store -----------------------------------------------------------------------------------------
+    # -- the store's time ---------------------------------------------------------------------------------------------
 
     def time(self) -> float:
         """Return the time in seconds since the epoch.
@@ -414,7 +414,7 @@ class Connection:
             raise told from error
 
     async def close(self) -> None:
-        """Close the connection and stop the thread, without waiting long."""
+        """Close the connection and stop the thread, after waiting only briefly."""
         dropping = self._loop.run_in_executor(self._thread, self._drop)
         try:
             await asyncio.wait([dropping], timeout=FAREWELL)
@@ -488,7 +488,7 @@ class Server:
         return repr(self._connector)
 
     def time(self) -> float:
-        """Return seconds since the epoch, by the clock that all processes with this store share."""
+        """Return seconds since the epoch, by the clock shared by all processes using this store."""
         return self._connector.time()
 
     async def read_clock(self) -> None:
@@ -518,7 +518,7 @@ class Server:
             raise
 
     async def close(self) -> None:
-        """Close all connections after their current queries. If the server does not respond, don't wait long."""
+        """Close all connections after their current queries. If the server does not respond, wait only briefly."""
         self._loop, connections = None, self._connections
         self._connections, self._idle = [], []
         await asyncio.gather(*[connection.close() for connection in connections])
@@ -589,10 +589,10 @@ class Server:
     async def run(self, *queries: Query, done: Sequence[Query] = ()) -> list[list[Row]]:
         """Run all of ``queries`` as one transaction, and return the requested rows.
 
-        If the response is lost, ``done`` runs before the queries are sent again. If the queries were committed, it
-        returns the same rows. Otherwise, its first query returns no rows. If you don't pass ``done``, running the
-        queries twice must have the same effect as running them once. If the server is unreachable, the call waits for a
-        while.
+        If the response is lost, ``done`` runs before the queries are sent again. If the queries were committed,
+        ``done`` returns the same rows. Otherwise, its first query returns no rows. If you don't pass ``done``, running
+        the queries twice must have the same effect as running them once. While the server is unreachable, the call
+        waits for up to half a minute.
 
         Raises:
             JournalError: if the server stays unreachable or rejects a query.

@@ -1,7 +1,7 @@
 """`SQLStore`: flows, jobs and sent events in database tables.
 
-SQLite and PostgreSQL use the same statements. Where their SQL differs, which is for row locks, comparisons with lists,
-and column types, a statement contains a placeholder in braces that a `Dialect` fills in. A `Database` sends several
+SQLite and PostgreSQL use the same statements. Their SQL differs in row locks, comparisons with lists, and column types.
+In these places, a statement contains a placeholder in braces, which a `Dialect` fills in. A `Database` sends several
 statements together and runs them as one transaction.
 """
 
@@ -85,7 +85,7 @@ class Database(Protocol):
     dialect: Dialect
 
     def run(self, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> Awaitable[list[list[Row]]]:
-        """Run ``works`` as one transaction, and return the rows from the statements that ask for them.
+        """Run ``works`` as one transaction, and return the requested rows.
 
         If the response to ``works`` is lost, ``done`` runs before ``works`` is sent again. If ``works`` was committed,
         ``done`` returns the same rows. If you don't pass ``done``, running ``works`` twice must have the same effect as
@@ -127,8 +127,8 @@ class Dialect:
     then: tuple[str, ...] = ()
     #: Types and options in `CREATE TABLE`.
     types: Mapping[str, str] = field(default_factory=dict[str, str])
-    #: True if the database is a file. For a file, `Presence` detects owners that have exited without a query, reading
-    #: doesn't need a write transaction, and responses cannot be lost.
+    #: True if the database is a file. In that case, `Presence` needs no query to detect that owners have exited, reads
+    #: don't need a write transaction, and responses cannot be lost.
     local: bool = False
     #: Converts a list to a parameter value. If None, lists are passed unchanged.
     encode_list: Callable[[list[Any]], Any] | None = None
@@ -289,8 +289,8 @@ ORDER BY 1, {_WIDTH + 1}
 """  # noqa: S608  # our own columns
 _LOAD = _SNAPSHOTS.replace("WHICH", "f.id = :id")
 _TAKE = "UPDATE lifecycle_flows SET epoch = epoch + 1, owner = :owner, stamp = :stamp WHERE id = :id AND epoch = :seen"
-# This is a separate statement because `_TAKE` may have to wait for a commit by the previous owner. If `_TAKE` read the
-# steps as well, it would see them as they were before that commit.
+# This is a separate statement because `_TAKE` may have to wait for a commit by the previous owner. If `_TAKE` also read
+# the steps, it would see them as they were before that commit.
 _TAKEN = _SNAPSHOTS.replace("WHICH", "f.id = :id AND f.epoch = :seen + 1 AND f.owner = :owner AND f.stamp = :stamp")
 _FIND = f"SELECT {_FLOW} FROM lifecycle_flows f WHERE WHICH ORDER BY f.{{number}}"  # noqa: S608  # our own columns
 _COMMITTED = "SELECT 1 FROM lifecycle_flows WHERE id = :flow AND epoch = :epoch AND stamp = :stamp"
@@ -299,7 +299,7 @@ _CHANGES = (
     "SELECT kind, name, old, new, NULL, reason, attempt, flow, seq, at, result FROM lifecycle_flow_changes"
     " WHERE flow = :id AND seq > :after ORDER BY seq LIMIT :limit"
 )
-# The first statement waits for any commit in progress, so that the rows it writes are deleted as well.
+# The first statement waits for any commit in progress, so that the rows from that commit are also deleted.
 _DELETE = (
     "SELECT 1 FROM lifecycle_flows WHERE id = :id{update}",
     "DELETE FROM lifecycle_flow_steps WHERE flow = :id",
@@ -665,7 +665,7 @@ class SQLJobs(JobStore):
     async def _look(self, now: float, statement: Statement) -> list[Row]:
         """End expired claims, then run ``statement`` and return its rows."""
         if self._sql.local and self._losses == self._presence.losses:
-            # This way, reading has to wait for writers only if a claim has expired.
+            # This way, reads wait for writers only if a claim has expired.
             over, rows = await self._database.read(self._sql.ask(_OVER, {"now": now}), statement)
             if not over:
                 return rows

@@ -1,4 +1,4 @@
-"""`SQLiteStore`: an `SQLStore` in an SQLite file, which a `Journal` writes in a thread."""
+"""`SQLiteStore`: an `SQLStore` in an SQLite file. A `Journal` writes to the file in a thread."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ _OUTBOX_TABLES = Schema(
 
 
 class _File:
-    """The `Database` in the file that ``journal`` writes."""
+    """The `Database` in the file that ``journal`` writes to."""
 
     dialect = _SQLITE
 
@@ -125,7 +125,7 @@ class _File:
         self._journal = journal
 
     def run(self, *works: Statement | Guarded, done: Sequence[Statement] = ()) -> Awaitable[list[list[Row]]]:  # noqa: ARG002  # files lose no responses
-        """Run ``works`` as one transaction, and return the rows from the statements that ask for them."""
+        """Run ``works`` as one transaction, and return the requested rows."""
         return self._journal.run(lambda db: _carry_out(db, works))
 
     def read(self, *statements: Statement) -> Awaitable[list[list[Row]]]:
@@ -162,7 +162,7 @@ def _insert(db: sqlite3.Connection, rows: Rows) -> None:
 
 
 class SQLiteStore(SQLStore):
-    """A `Store` in the file ``path``, which is created if necessary. It may contain this library's other tables.
+    """A `Store` in the file ``path``, which is created if necessary. It may also contain this library's other tables.
 
     Nothing is lost if a process is killed. After a power cut, the last transactions may be missing, but the state is
     consistent. With ``durable=True``, nothing is lost in a power cut either, but each phase of a flow waits for the
