@@ -99,9 +99,10 @@ class NatsBridge:
         group: The name of the group of processes that share the work. It is also the bridge's name.
         subscribe: Patterns of events to receive.
         publish: Patterns of events to send.
-        max_in_flight: The maximum number of events from the bus in this process. The same limit applies to events being
-            published. Up to 1,024 more events per pattern wait for capacity, but still time out after thirty seconds.
-            If this is 1, the whole group handles one event at a time, in strict order even after failures.
+        max_in_flight: The maximum number of events from the bus that can be in this process at the same time. The same
+            limit applies to events being published. Up to 1,024 more events per pattern wait for capacity, but still
+            time out after thirty seconds. If this is 1, the whole group handles one event at a time, in strict order
+            even after failures.
         ack_wait: Seconds until a crashed member's events are delivered to another member. Long-running handlers do not
             trigger a new delivery.
         max_deliver: How many times an event's handlers may fail, counted across all processes in the group. Deliveries

@@ -102,7 +102,7 @@ class Failures:
         self._is_told = False
 
     async def past(self, key: Key) -> PastAttempts:
-        """Return an event's failures, or only those known to this process if the server does not respond."""
+        """Return an event's failures. If the server does not respond, return only this process's record of them."""
         known = self._dedupe.past(key)
         if not self._is_asked():
             return known

@@ -1,4 +1,4 @@
-"""`Leader`: a source that emits events when this process becomes the leader and when it stops being the leader.
+"""`Leader`: a source that emits events when this process gains or loses the leadership.
 
 `Elector` takes the lease when it is free, and then keeps renewing it. `LeaseWatcher` decides when to request the lease,
 which is as soon as its holder gives it back or stops renewing it. The watcher subscribes to the key, which the holder

@@ -62,7 +62,7 @@ class Lease:
         self.seconds = seconds
         self.me: Final = Holder(uuid.uuid4().hex, f"{socket.gethostname()}:{os.getpid()}", seconds)
         self.key: Final = LeaseKey(connection, name, self.me)
-        #: The fencing token, which is the revision with which this process gained the lease.
+        #: The fencing token, which is the revision that this process wrote when it gained the lease.
         self.token: int = 0
         # The last revision that this process wrote, or 0 if it does not have the lease.
         self._revision = 0
@@ -191,7 +191,7 @@ _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 
 _OF_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
 
-#: A header of the write that gives a lease back.
+#: A header in the write that gives a lease back.
 OPERATION = "KV-Operation"
 
 
@@ -268,7 +268,7 @@ class LeaseKey:
         """Write ``value`` under ``name``, if ``revision`` is the key's latest revision.
 
         Raises:
-            Refused: if ``revision`` is not the latest one.
+            Refused: if ``revision`` is not the latest revision.
             Unpublishable: if the name is too long, or if the value exceeds the message size limit.
         """
         subject = as_subject(name, self.subject)

@@ -78,7 +78,7 @@ class Publisher:
         self._slots = asyncio.Semaphore(most)
         # A task that finds out why no stream responds.
         self._inquiry: asyncio.Task[None] | None = None
-        # The result of that inquiry.
+        # The result of that task.
         self._finding = ""
         #: How many events were acknowledged, and how many of those were duplicates.
         self.published = self.duplicates = 0

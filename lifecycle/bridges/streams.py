@@ -76,8 +76,8 @@ _PATTERNS = "lifecycle-patterns"
 #: Seconds after which the group drops a pattern that no running member has renewed.
 _FORGOTTEN = 900.0
 
-#: The maximum number of seconds that the time between two reads adds to a stamp's age. The rest of a longer gap, such
-#: as an outage, is ignored.
+#: The maximum number of seconds by which a stamp ages between two reads. Any further time, such as an outage, is
+#: ignored.
 _GAP = 10.0
 
 #: The minimum number of seconds to wait before reading a new pattern back, to check whether another member has
@@ -358,7 +358,7 @@ class Subscriptions:
         return all(text in self._stamps and self._is_got(pattern) for text, pattern in self._own.items())
 
     def _skip(self, now: float) -> None:
-        """Don't count time without reads. Members that could not renew their stamps may be back soon."""
+        """Don't let stamps age while there are no reads. Members that could not renew their stamps may be back soon."""
         gap = 0.0 if self._read_at is None else max(0.0, now - self._read_at - _GAP)
         self._read_at = now
         if gap:

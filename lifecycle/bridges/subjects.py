@@ -1,4 +1,4 @@
-"""Conversion between topics and NATS subjects, and from patterns to the subjects to subscribe to.
+"""Conversion of topics to NATS subjects and back, and of patterns to the subjects to subscribe to.
 
 Each segment becomes a token. Letters, digits, ``-`` and ``_`` are kept, and every other byte of the UTF-8 encoding
 becomes ``=`` and two hexadecimal digits. An empty segment becomes ``=``. These tokens are valid both in subjects and in

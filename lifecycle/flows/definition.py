@@ -183,7 +183,7 @@ class Task:
 
         Args:
             fn: The function.
-            only_if_done: Do not call the function if the task failed. The result is then never a `Failure`.
+            only_if_done: Call the function only if the task succeeded, so that the result is never a `Failure`.
 
         Raises:
             TypeError: if a parameter cannot be passed by name.
@@ -242,8 +242,8 @@ def task(  # `TaskSettings` has the parameters
         name: The name of the task, which must be unique in its flow. By default, the function's name.
         provides: The name that other tasks use for the result. By default, the task's name. A list or tuple of names
             splits the result by position, and a set of names splits it by key. If None, the task provides nothing.
-        requires: Names that the task waits for in addition to its parameters. Any that the function accepts are passed
-            to it.
+        requires: Names that the task waits for in addition to its parameters. Values that the function accepts are
+            passed to it.
         rebind: A mapping from parameters to argument names, where they differ, or a sequence of argument names in
             parameter order.
         inject: Values for this task only. They take precedence over all others.

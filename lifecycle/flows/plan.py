@@ -36,7 +36,7 @@ class Condition(NamedTuple):
 class Scope(NamedTuple):
     """A flow, and its place in the flows that enclose it."""
 
-    #: The enclosing flow, and its place there.
+    #: The enclosing flow, and this flow's place in it.
     around: Scope | None
     place: int
     pattern: str

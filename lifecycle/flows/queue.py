@@ -112,7 +112,7 @@ class Job:
 
     @property
     def attempts(self) -> int:
-        """How many times the job was attempted. A claim released without an error or a delay is not an attempt."""
+        """How many times the job was attempted, excluding claims that were released without an error or a delay."""
         return self._row.attempts
 
     @property

@@ -155,7 +155,7 @@ class ItemInfo:
     kind: str
     #: The state of the task or retry. Empty for a nested flow.
     state: str = ""
-    #: The next action on the step.
+    #: What to do with the step next.
     intention: str = ""
     #: How many times the step was started.
     attempt: int = 0
@@ -212,7 +212,7 @@ class StepRow(NamedTuple):
     kind: str
     state: str = "PENDING"
     intention: str = "EXECUTE"
-    #: How many times the step was started, not counting reverts.
+    #: How many times the step was started, excluding reverts.
     attempt: int = 0
     #: How many times the step was started from the beginning. After a crash or a cancellation, the same round
     #: continues.

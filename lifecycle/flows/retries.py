@@ -111,8 +111,8 @@ class Times(_Named):
 
     Args:
         attempts: The maximum number of attempts, including the first.
-        backoff: How long to wait before each attempt after the first: seconds, a `Backoff`, or a tuple ``(first wait,
-            factor, longest wait)``. A suspended flow does not wait.
+        backoff: How long to wait before each attempt after the first: seconds, a `Backoff`, or a tuple
+            ``(first wait, factor, longest wait)``. Suspending the flow interrupts the wait.
         revert_all: After the last attempt, revert everything instead of only this retry's flow.
         name: The name of the retry. By default, its flow's name followed by ``_retry``.
         provides: The name that the flow uses for the attempt number. By default, the number is not provided.

@@ -38,8 +38,8 @@ _PATIENCE = 5.0
 _MEMORY = ":memory:"
 
 # SQLite calls its authorizer only when it prepares a statement, and Python caches prepared statements. Because of the
-# comments, these statements differ from those that callers' functions may run, so the authorizer still gets to check
-# the latter.
+# comments, these statements differ from the ones that callers' functions may run, so the authorizer still checks the
+# callers' statements.
 _BEGIN, _COMMIT, _ROLL_BACK = "BEGIN IMMEDIATE -- journal", "COMMIT -- journal", "ROLLBACK -- journal"
 _BEGIN_READING = "BEGIN -- journal"
 
@@ -388,7 +388,7 @@ def _make(db: sqlite3.Connection, name: str, statement: str) -> None:
 #: The file that contains the kernel's id for the current boot.
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _CLOCK = "CREATE TABLE IF NOT EXISTS lifecycle_clock (boot TEXT NOT NULL, ahead REAL NOT NULL, seen REAL NOT NULL)"
-#: Seconds between writes of the time to the file.
+#: How often to write the time to the file, in seconds.
 _NOTE = 60.0
 
 

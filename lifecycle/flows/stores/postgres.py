@@ -294,7 +294,7 @@ class _Channel:
         self._loop.add_reader(self._file, self._readable)
 
     def send(self, line: str) -> None:
-        """Send ``line`` soon, along with any others. Lines beyond the limits are dropped."""
+        """Send ``line`` soon, along with any other waiting lines. Lines beyond the limits are dropped."""
         if len(self._news) < _MOST and len(line) < _LONGEST:
             self._news[line.encode()] = None
         if self._timer is None and not self._busy:
@@ -465,7 +465,7 @@ class ServerPresence(Presence):
     def _introduce(self, db: psycopg.Connection[Row]) -> str:
         """Take this process's lock, and return the name of the channel that the connection listens on."""
         db.execute(_KEEPALIVE)
-        # Losing messages is acceptable, so sending them need not wait for the disk.
+        # Losing messages is acceptable, so sending them doesn't have to wait for the disk.
         db.execute("SET synchronous_commit = off")
         ((channel,),) = db.execute(CHANNEL)
         db.execute(f'LISTEN "{channel}"'.encode())

@@ -220,7 +220,7 @@ class Connector:
             self.read_clock(db)
 
     def read_clock(self, db: psycopg.Connection[Row]) -> None:
-        """Work out the store's time together with the other processes."""
+        """Determine the store's time in coordination with the other processes."""
         if not self._looking.acquire(blocking=False):
             return
         try:
@@ -281,7 +281,7 @@ class Connector:
         return answers
 
     def translated(self, db: psycopg.Connection[Row], error: BaseException) -> BaseException:
-        """Convert an error from the server to one of ours, with advice. Any other error is returned unchanged."""
+        """Convert a server error to one of our own errors, with advice. Any other error is returned unchanged."""
         import psycopg
 
         if isinstance(error, UnicodeEncodeError):
@@ -458,7 +458,7 @@ class _Request:
         self, queries: tuple[Query, ...], done: tuple[Query, ...], answer: asyncio.Future[list[list[Row]]]
     ) -> None:
         self.queries, self.done, self.answer = queries, done, answer
-        # All requests that are sent together, including this one.
+        # All requests that are sent together, including this request.
         self.group: list[_Request] = []
         # The task that sends the group.
         self.sender: asyncio.Task[None] | None = None
@@ -492,7 +492,7 @@ class Server:
         return self._connector.time()
 
     async def read_clock(self) -> None:
-        """Work out the store's time together with the other processes.
+        """Determine the store's time in coordination with the other processes.
 
         Raises:
             JournalError: if the server is unreachable.
@@ -606,7 +606,7 @@ class Server:
             return await request.answer
         except asyncio.CancelledError:
             if request.sender is not None and all(each.answer.cancelled() for each in request.group):
-                # No callers in the group are waiting for a result any longer.
+                # All callers in the group have stopped waiting for their results.
                 request.sender.cancel()
             raise
 
