@@ -155,7 +155,7 @@ class ItemInfo:
     kind: str
     #: The state of the task or retry. Empty for a nested flow.
     state: str = ""
-    #: What to do with the step next.
+    #: The action to perform on the step next.
     intention: str = ""
     #: How many times the step was started.
     attempt: int = 0
