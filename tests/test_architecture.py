@@ -22,7 +22,17 @@ MODULES = sorted(
     {"lifecycle", *(each.name for each in pkgutil.walk_packages([str(ROOT)], "lifecycle."))} - {"lifecycle.__main__"}
 )
 STUBS = sorted(ROOT.rglob("__init__.pyi"))
-HEAVY = {"aiohttp", "nats", "opentelemetry", "prometheus_client", "prompt_toolkit", "psycopg", "rich", "watchfiles"}
+HEAVY = {
+    "aiohttp",
+    "nats",
+    "opentelemetry",
+    "prometheus_client",
+    "prompt_toolkit",
+    "psycopg",
+    "rich",
+    "watchfiles",
+    "yaml",
+}
 
 #: Imports each module alone, and prints the modules that cannot be imported.
 ALONE = """

@@ -494,8 +494,8 @@ def test_configuration_that_is_shown_is_understood(page: Path, tmp_path: Path) -
             continue
         tables = tomllib.loads(block.text)
         tables = tables.get("tool", {}).get("lifecycle", tables)
-        if "up" in tables:
-            processes = read_processes(tables["up"], tmp_path / "lifecycle.toml", "up", {})
+        if "processes" in tables:
+            processes = read_processes(tables["processes"], tmp_path / "lifecycle.toml", "processes", {})
             assert in_order(processes, tmp_path / "lifecycle.toml")
         else:
             assert watch_settings({}, read_table(tables["watch"], ROOT / "pyproject.toml")).command

@@ -258,9 +258,10 @@ def _add_up(commands: Any) -> None:
     parser = commands.add_parser(
         "up",
         usage="lifecycle up [options] [NAME ...]",
-        help="run the processes in a Procfile or a TOML file",
+        help="run the processes in a Procfile, a TOML file or process-compose.yaml",
         description="Start and stop the processes defined in FILE together. Without -f, use the Procfile, "
-        "lifecycle.toml with tables [up.NAME], or pyproject.toml with tables [tool.lifecycle.up.NAME].",
+        "process-compose.yaml, lifecycle.toml with tables [processes.NAME], or pyproject.toml with "
+        "tables [tool.lifecycle.processes.NAME].",
         epilog=_UP,
     )
     parser.set_defaults(main=_up, no_command="lifecycle up takes no command; add {} to a Procfile")

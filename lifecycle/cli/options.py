@@ -41,6 +41,7 @@ __all__ = [
     "busy",
     "changes",
     "colour",
+    "copies",
     "count",
     "extensions",
     "find_option",
@@ -54,6 +55,7 @@ __all__ = [
     "paths",
     "policy",
     "port",
+    "positive",
     "probe",
     "read_flag",
     "read_value",
@@ -207,6 +209,20 @@ def count(text: str) -> int:
     """Read a non-negative integer."""
     if not text.isdecimal():
         raise ValueError("expected a whole number, or 0 for no limit")
+    return int(text)
+
+
+def copies(text: str) -> int:
+    """Read a number of copies."""
+    if not text.isdecimal():
+        raise ValueError("expected a whole number, such as 2")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """Read an integer of one or more."""
+    if not text.isdecimal() or not int(text):
+        raise ValueError("expected a whole number above zero")
     return int(text)
 
 

@@ -149,7 +149,7 @@ class TestStops:
 
     def test_sighup_without_a_terminal_stops_up_also_with_watched_files(self, tables: Callable[..., Running]) -> None:
         program = tables(f"""
-            [up.a]
+            [processes.a]
             command = "{LIVES}"
             watch = ["."]
         """)
@@ -160,7 +160,7 @@ class TestStops:
         self, tables: Callable[..., Running]
     ) -> None:
         program = tables("""
-            [up.a]
+            [processes.a]
             command = "trap 'echo hung up; exit 0' HUP; echo up; while :; do sleep 0.05; done"
             stop-signal = "HUP"
         """)
@@ -173,7 +173,7 @@ class TestStops:
         self, tables: Callable[..., Running]
     ) -> None:
         program = tables("""
-            [up.a]
+            [processes.a]
             command = "trap '' TERM; echo up $$; while :; do sleep 0.05; done"
             stop-timeout = 0.1
         """)
@@ -223,10 +223,10 @@ class TestStops:
 class TestPolicies:
     def test_process_starts_when_its_dependencies_are_ready(self, tables: Callable[..., Running], here: Path) -> None:
         program = tables(f"""
-            [up.web]
+            [processes.web]
             command = "{LIVES}"
             after = ["db"]
-            [up.db]
+            [processes.db]
             command = "echo booting; while ! test -e go; do sleep 0.05; done; echo listening; exec sleep 600"
             ready = "line:listening"
         """)
@@ -240,11 +240,11 @@ class TestPolicies:
 
     def test_process_that_does_not_become_ready_stops_all(self, tables: Callable[..., Running]) -> None:
         text = tables("""
-            [up.db]
+            [processes.db]
             command = "sleep 600"
             ready = "line:listening"
             start-timeout = 0.1
-            [up.web]
+            [processes.web]
             command = "echo no"
             after = "db"
         """).rest(1)
@@ -256,14 +256,14 @@ class TestPolicies:
         self, tables: Callable[..., Running], here: Path
     ) -> None:
         program = tables(f"""
-            [up.db]
+            [processes.db]
             command = "test -e go || exit 3; echo listening; exec sleep 600"
             ready = "line:listening"
             first-start = "retry"
             backoff = 0.05
-            [up.web]
+            [processes.web]
             command = "{LIVES}"
-            [up.app]
+            [processes.app]
             command = "{LIVES}"
             after = "db"
         """)
@@ -279,7 +279,7 @@ class TestPolicies:
     def test_process_whose_probe_fails_is_restarted(self, tables: Callable[..., Running], here: Path) -> None:
         (here / "healthy").touch()
         program = tables(f"""
-            [up.web]
+            [processes.web]
             command = "{LIVES}"
             restart = "on-failure"
             probe = "cmd:sh -c 'test -e $FLAG'"
@@ -293,9 +293,9 @@ class TestPolicies:
 
     def test_failure_restarts_until_given_up(self, tables: Callable[..., Running]) -> None:
         program = tables(f"""
-            [up.web]
+            [processes.web]
             command = "{LIVES}"
-            [up.flaky]
+            [processes.flaky]
             command = "echo attempt $LIFECYCLE_ATTEMPT; exit 4"
             restart = "on-failure"
             backoff = 0.01
@@ -313,7 +313,7 @@ class TestPolicies:
         self, tables: Callable[..., Running], here: Path
     ) -> None:
         program = tables("""
-            [up.a]
+            [processes.a]
             command = "test -e go && echo up && exec sleep 600"
             restart = "always"
             backoff = 0.01
@@ -327,7 +327,7 @@ class TestPolicies:
 
     def test_single_process_is_restarted_and_given_up_without_orphans(self, tables: Callable[..., Running]) -> None:
         text = tables("""
-            [up.flaky]
+            [processes.flaky]
             command = "echo attempt $LIFECYCLE_ATTEMPT; exit 4"
             restart = "always"
             backoff = 0.01
@@ -339,7 +339,7 @@ class TestPolicies:
 
     def test_up_ends_when_all_jobs_have_ended(self, tables: Callable[..., Running], here: Path) -> None:
         program = tables("""
-            [up]
+            [processes]
             a = { command = "echo done; exit 5", restart = "never" }
             b = { command = "while ! test -e go; do sleep 0.05; done", restart = "never" }
         """)
@@ -351,7 +351,7 @@ class TestPolicies:
 
     def test_exit_codes_that_count_as_success_are_no_failure(self, tables: Callable[..., Running]) -> None:
         text = tables("""
-            [up]
+            [processes]
             a = { command = "exit 3", restart = "on-failure", success-exit-codes = [3, 143] }
             b = { command = "kill $$; sleep 9", after = ["a"], restart = "on-failure", success-exit-codes = [3, 143] }
         """).rest(0)
@@ -359,7 +359,7 @@ class TestPolicies:
 
     def test_words_run_without_a_shell_and_missing_program_is_named(self, tables: Callable[..., Running]) -> None:
         text = tables("""
-            [up]
+            [processes]
             a = { command = ["echo", "$HOME", "a b"], restart = "never" }
             b = { command = ["./no-such-program"] }
         """).rest(127)
@@ -372,7 +372,7 @@ class TestPolicies:
         for name in ("a.txt", "b.txt"):
             (here / name).write_text("old\n")
         program = tables(f"""
-            [up]
+            [processes]
             a = {{ command = "cat a.txt; {LIVES}", watch = ["a.txt"] }}
             b = {{ command = "cat b.txt", watch = ["b.txt"] }}
             c = "{LIVES}"
@@ -396,7 +396,7 @@ class TestPolicies:
         for name in ("a.txt", "b.txt"):
             (here / name).write_text("old\n")
         program = tables(f"""
-            [up]
+            [processes]
             a = {{ command = "{LIVES}", watch = ["a.txt"] }}
             b = {{ command = "{LIVES}", watch = ["."] }}
         """)
@@ -417,7 +417,7 @@ class TestPolicies:
         self, tables: Callable[..., Running], here: Path
     ) -> None:
         program = tables(f"""
-            [up.web]
+            [processes.web]
             command = "echo up $$; cd . && exec '{sys.executable}' -c 'input()' </dev/zero"
             watch = ["."]
         """)
@@ -443,7 +443,7 @@ LISTENS = "echo booting; while ! test -e go; do sleep 0.02; done; echo listening
 class TestOrder:
     def test_independent_process_does_not_wait(self, tables: Callable[..., Running], here: Path) -> None:
         program = tables(f"""
-            [up]
+            [processes]
             db = {{ command = "{LISTENS}", ready = "line:listening" }}
             api = {{ command = "{LIVES}", after = ["db"] }}
             web = "{LIVES}"
@@ -457,7 +457,7 @@ class TestOrder:
 
     def test_process_after_a_job_waits_for_its_success(self, tables: Callable[..., Running]) -> None:
         program = tables("""
-            [up]
+            [processes]
             web = { command = "test -e done && echo found || echo missing; exec sleep 600", after = ["migrate"] }
             migrate = { command = "sleep 0.2; touch done", restart = "never" }
         """)
@@ -467,7 +467,7 @@ class TestOrder:
 
     def test_a_job_that_fails_stops_all_if_others_are_after_it(self, tables: Callable[..., Running]) -> None:
         text = tables(f"""
-            [up]
+            [processes]
             migrate = {{ command = "exit 3", restart = "never" }}
             web = {{ command = "{LIVES}", after = ["migrate"] }}
             api = {{ command = "{LIVES}", after = ["web"] }}
@@ -482,7 +482,7 @@ class TestOrder:
         self, tables: Callable[..., Running], here: Path
     ) -> None:
         program = tables(f"""
-            [up]
+            [processes]
             cache = {{ command = "{LISTENS}", ready = "line:listening" }}
             db = {{ command = "{LIVES}", probe = "cmd:test -e healthy", probe-interval = 0.05 }}
             seed = {{ command = "echo seeding; while ! test -e seeded; do sleep 0.02; done", restart = "on-failure" }}
@@ -500,13 +500,13 @@ class TestOrder:
 
     def test_process_that_ends_for_good_before_it_is_healthy_stops_all(self, tables: Callable[..., Running]) -> None:
         text = tables(f"""
-            [up.db]
+            [processes.db]
             command = "exit 4"
             restart = "on-failure"
             backoff = 0.01
             max-restarts = 1
             probe = "cmd:false"
-            [up]
+            [processes]
             web = {{ command = "{LIVES}", depends-on = {{ db = "healthy" }} }}
             api = {{ command = "{LIVES}", after = ["web"] }}
         """).rest(4)
@@ -520,7 +520,7 @@ class TestOrder:
         stops = "trap 'echo leaving; exit' TERM; echo up $$; while :; do sleep 0.02; done"
         slow = "trap '' TERM; echo up $$; while ! test -e go; do sleep 0.02; done"
         program = tables(f"""
-            [up]
+            [processes]
             db = "{stops}"
             web = {{ command = "{stops}", after = ["db"] }}
             cache = "{stops}"
@@ -541,7 +541,7 @@ class TestOrder:
     ) -> None:
         (here / "source").write_text("1")
         program = tables(f"""
-            [up]
+            [processes]
             build = {{ command = "exit $(cat source)", restart = "never", watch = ["source"] }}
             web = {{ command = "{LIVES}", after = ["build"] }}
         """)
@@ -558,7 +558,7 @@ class TestOrder:
         for name in ("go", "a.txt", "b.txt"):
             (here / name).touch()
         program = tables(f"""
-            [up]
+            [processes]
             db = {{ command = "{LISTENS}", ready = "line:listening", watch = ["a.txt"] }}
             web = {{ command = "{LIVES}", watch = ["b.txt"] }}
         """)
@@ -580,7 +580,7 @@ class TestOrder:
         for name in ("go", "source"):
             (here / name).touch()
         program = tables(f"""
-            [up]
+            [processes]
             web = {{ command = "{LIVES}", watch = ["source"], after = ["db"] }}
             db = {{ command = "{LISTENS}", ready = "line:listening", watch = ["source"] }}
         """)
@@ -600,7 +600,7 @@ class TestOrder:
     ) -> None:
         program = tables(
             f"""
-            [up]
+            [processes]
             job = {{ command = "test -e done || exec sleep 600", restart = "never" }}
             web = {{ command = "{LIVES}", after = ["job"] }}
             """,
@@ -616,7 +616,7 @@ class TestOrder:
     def test_manual_restart_replaces_a_start(self, tables: Callable[..., Running], here: Path, tmp_path: Path) -> None:
         program = tables(
             f"""
-            [up]
+            [processes]
             db = {{ command = "{LISTENS}", ready = "line:listening" }}
             web = {{ command = "{LIVES}", after = ["db"] }}
             """,
@@ -632,7 +632,7 @@ class TestOrder:
 
 
 def test_up_continues_while_its_process_is_stopped_by_hand(tables: Callable[..., Running], tmp_path: Path) -> None:
-    program = tables(f'up.web = {{ command = "{LIVES}" }}', XDG_RUNTIME_DIR=str(tmp_path))
+    program = tables(f'processes.web = {{ command = "{LIVES}" }}', XDG_RUNTIME_DIR=str(tmp_path))
     program.until("web    | up")
     for word in ("stop", "start"):
         with ctl(tmp_path, word, "web") as verb:
@@ -645,6 +645,31 @@ def ctl(runtime: Path, *words: str) -> subprocess.Popen[bytes]:
     """Run `lifecycle ctl` on the only program that has its socket in ``runtime``."""
     command = [sys.executable, "-m", "lifecycle", "ctl", *words]
     return subprocess.Popen(command, env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)})
+
+
+def test_processes_of_process_compose_run(up: Callable[..., Running], here: Path) -> None:
+    pytest.importorskip("yaml")
+    text = f"""
+        processes:
+          fails: {{ command: exit 3 }}
+          next: {{ command: echo next, depends_on: {{ fails: {{ condition: process_completed }} }} }}
+          web:
+            command: {LIVES.replace("$", "$$")}
+            readiness_probe: {{ exec: {{ command: test -e go }}, period_seconds: 1 }}
+          last:
+            command: echo last; exit 4
+            depends_on: {{ web: {{ condition: process_healthy }} }}
+            availability: {{ restart: exit_on_failure }}
+    """
+    program = up(text, name="process-compose.yaml")
+    program.until("web    | up")
+    program.until("next   | next")
+    assert "last   |" not in program.text
+    (here / "go").touch()
+    text = program.rest(3)
+    assert "last exited with status 4" in text
+    assert "web    stopped" in text
+    wait_gone(pids(text))
 
 
 class TestScale:
@@ -676,7 +701,7 @@ class TestScale:
         (here / "source").touch()
         program = tables(
             f"""
-            [up]
+            [processes]
             db = {{ command = "{LIVES}", watch = ["source"] }}
             web = {{ command = "{LIVES}", after = ["db"] }}
             """,
@@ -696,7 +721,7 @@ class TestScale:
     ) -> None:
         program = tables(
             """
-            [up.web]
+            [processes.web]
             command = "mkdir only || exit 3; echo listening; exec sleep 600"
             ready = "line:listening"
             """,

@@ -108,6 +108,14 @@ from lifecycle.observe import PrometheusMetrics
 assert PrometheusMetrics().expose()
 print("works")
 """,
+    "yaml": """
+import sys
+from pathlib import Path
+from lifecycle.cli import main
+Path("process-compose.yaml").write_text("processes: {web: {command: 'true'}}")
+if main(["up", "-f", "process-compose.yaml", "--dry-run"]) == 0:
+    print("works")
+""",
     "testing": """
 import sys
 from pathlib import Path

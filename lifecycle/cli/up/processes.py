@@ -1,4 +1,4 @@
-"""The processes of `lifecycle up`, read from a Procfile or TOML tables and sorted by their dependencies."""
+"""The processes of `lifecycle up`, read from a Procfile, TOML or YAML and sorted by their dependencies."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
+from lifecycle.backoff import Backoff
 from lifecycle.cli import options
 from lifecycle.cli.files import did_you_mean, interpolated, load_table, read_env, read_text, shown, texts
 from lifecycle.cli.options import Option, find_option, option, options_of, read_flag, read_value
 from lifecycle.cli.output import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from signal import Signals
 
     from lifecycle.cli.options import Policy
@@ -25,6 +26,7 @@ __all__ = [
     "BASIC_KEYS",
     "KEYS",
     "Condition",
+    "ExitOn",
     "Need",
     "Process",
     "environment",
@@ -32,6 +34,7 @@ __all__ = [
     "in_order",
     "parse_procfile",
     "port_of",
+    "process_of",
     "read_file",
     "read_processes",
 ]
@@ -44,7 +47,13 @@ _PROCFILE_LINE = re.compile(rf"(?P<name>{NAME.pattern})[ \t]*:[ \t]*(?P<command>
 _PORT_STEP = 100
 
 #: The file names to look for, in order, each with the table that the file must contain.
-_FILES: Final = {"Procfile": (), "lifecycle.toml": ("up",), "pyproject.toml": ("tool", "lifecycle", "up")}
+_FILES: Final = {
+    "Procfile": (),
+    "process-compose.yaml": (),
+    "process-compose.yml": (),
+    "lifecycle.toml": ("processes",),
+    "pyproject.toml": ("tool", "lifecycle", "processes"),
+}
 _EXAMPLE: Final = "such as 'web: python app.py'"
 
 #: The first process's default PORT, as in foreman.
@@ -52,10 +61,15 @@ _FIRST_PORT: Final = "5000"
 _HIGHEST_PORT: Final = 65_535
 
 
-#: The conditions used by Compose. A process is healthy when it is ready and its probe succeeds.
-Condition: TypeAlias = Literal["started", "healthy", "completed"]
+#: The conditions used by Compose, and ``ended``. A process is healthy when it is ready and its probe succeeds.
+Condition: TypeAlias = Literal["started", "healthy", "completed", "ended"]
 #: ``after`` uses ``up``: the process is ready or, if it is a job, has succeeded.
 Need: TypeAlias = Literal[Condition, "up"]
+#: The exit of a process that stops all processes, unless it is restarted.
+ExitOn: TypeAlias = Literal["never", "failure", "end"]
+
+#: The period for a limit on the total number of restarts: ten years.
+_FOREVER: Final = 10 * 365 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +86,10 @@ class Process:
     port: int | None = None
     #: The required condition for each dependency, in addition to ``after``.
     depends_on: Mapping[str, Condition] = field(default_factory=dict[str, "Condition"])
+    #: The exit that stops all processes, if ``restart`` is set.
+    exit_on: ExitOn = "never"
+    #: Whether restarts have equal delays, and ``max_restarts`` limits their total, as in process-compose.
+    constant_backoff: bool = False
     env_file: Path | None = option(
         "FILE",
         "read this process's variables from the KEY=VALUE lines in this file, in addition to .env",
@@ -98,7 +116,17 @@ class Process:
     probe_interval: float = option(
         "SECONDS", "wait this long between probes", options.interval, default=10.0, number=True
     )
-    restart_unhealthy: bool = option(None, "restart the process after three failed probes", default=False)
+    probe_timeout: float = option(
+        "SECONDS", "count a probe as failed after this time", options.interval, default=5.0, number=True
+    )
+    probe_failures: int = option(
+        "N",
+        "count the process as unhealthy after this many failed probes",
+        options.positive,
+        default=3,
+        number=True,
+    )
+    restart_unhealthy: bool = option(None, "restart the process when it is unhealthy", default=False)
     first_start: str = option(
         "WHAT",
         "if the first start fails, stop everything (fail) or retry after the backoff (retry)",
@@ -129,6 +157,7 @@ class Process:
         default=0,
         number=True,
     )
+    replicas: int = option("N", "run this many copies, as -c does", options.copies, default=1, number=True)
     disabled: bool = option(None, "do not run the process unless the command line names it", default=False)
     watch: tuple[Path, ...] = option(
         "PATH",
@@ -172,7 +201,24 @@ class Process:
     @property
     def is_job(self) -> bool:
         """True if its dependents wait until it has succeeded, and not only until it has started."""
-        return self.restart == "never" and self.ready is None
+        return self.restart == "never" and self.ready is None and self.probe is None
+
+    @property
+    def delays(self) -> Backoff:
+        """The delays between restarts, and their limit."""
+        if self.constant_backoff:
+            return Backoff(
+                initial=self.backoff,
+                maximum=self.backoff,
+                multiplier=1,
+                max_restarts=self.max_restarts,
+                within=_FOREVER,
+            )
+        return Backoff(initial=self.backoff, max_restarts=self.max_restarts)
+
+    def stops_others(self, *, failed: bool) -> bool:
+        """Return whether all processes stop when this one has exited and is not restarted."""
+        return self.essential or self.exit_on == "end" or (self.exit_on == "failure" and failed)
 
     def comes_back(self, *, failed: bool) -> bool:
         """Return whether the restart policy restarts the process after it has exited."""
@@ -185,7 +231,9 @@ BASIC_KEYS: Final = (
     Option("cwd", "run the command in this directory; by default, the file's directory", "DIR"),
     Option("env", "set these variables for the process, overriding all others", "TABLE"),
     Option(
-        "depends-on", "start once each of these processes is started, healthy or completed; stop before them", "TABLE"
+        "depends-on",
+        "start once each of these processes is started, healthy, completed or ended; stop before them",
+        "TABLE",
     ),
 )
 #: The other table keys.
@@ -221,7 +269,7 @@ def _why_never(process: Process, need: Need) -> str:
     name = process.name
     if need == "healthy" and process.ready is None and process.probe is None:
         return f'{name} has neither ready nor probe; add one, or write {name} = "started"'
-    if need == "completed" and (process.essential or process.restart == "always"):
+    if need in ("completed", "ended") and (process.essential or process.restart == "always"):
         end = "all processes stop when it exits" if process.essential else "it is restarted whenever it exits"
         return f'{end}; set restart = "never" for {name}'
     return ""
@@ -273,12 +321,21 @@ def read_processes(
 
 
 def _process(name: str, value: Any, base: Path, variables: Mapping[str, str]) -> Process:
+    keys = cast("Mapping[str, Any]", value) if isinstance(value, dict) else {"command": value}
+    return process_of(name, {key: _resolved(key, each, variables) for key, each in keys.items()}, base)
+
+
+def process_of(name: str, keys: Mapping[str, Any], base: Path) -> Process:
+    """Return the process with the ``keys`` of a table. Paths are relative to ``base``.
+
+    Raises:
+        ValueError: for a wrong name, key or value.
+    """
     if not NAME.fullmatch(name):
         raise ValueError("is not a valid process name; use letters, digits, - and _")
-    keys = cast("Mapping[str, Any]", value) if isinstance(value, dict) else {"command": value}
     if "command" not in keys:
         raise ValueError('has no command; add one, such as command = "python app.py"')
-    process = Process(name, **_fields({key: _resolved(key, each, variables) for key, each in keys.items()}, base))
+    process = Process(name, **_fields(keys, base))
     if process.restart_unhealthy and (process.probe is None or process.restart in (None, "never")):
         raise ValueError('restart-unhealthy needs a probe, and restart = "on-failure" or "always"; add what is missing')
     return process
@@ -377,16 +434,17 @@ def find_file(here: Path) -> Path:
             if file.is_file() and (not table or load_table(file, *table) is not None):
                 return file
     raise ConfigError(
-        f"nothing to run: found no Procfile, no lifecycle.toml with [up.NAME] and no pyproject.toml with "
-        f"[tool.lifecycle.up.NAME] in {here} or its parent directories; write a Procfile with lines {_EXAMPLE}, "
-        "or use -f FILE"
+        "nothing to run: found no Procfile, no process-compose.yaml, no lifecycle.toml with [processes.NAME] and no "
+        f"pyproject.toml with [tool.lifecycle.processes.NAME] in {here} or its parent directories; write a Procfile "
+        f"with lines {_EXAMPLE}, or use -f FILE"
     )
 
 
-def read_file(file: Path, *shared: Path) -> tuple[Process, ...]:
-    """Return the processes in a Procfile or a ``.toml`` file, sorted by their dependencies.
+def read_file(file: Path, *shared: Path, warn: Callable[[str], object] = lambda _: None) -> tuple[Process, ...]:
+    """Return the processes in a Procfile, a ``.toml`` or a ``.yaml`` file, sorted by their dependencies.
 
-    References to variables in a ``.toml`` file are looked up in our environment, then in the ``shared`` env files.
+    References to variables are looked up in our environment, then in the ``shared`` env files. ``warn`` is called with
+    a message for each key of process-compose that is ignored.
 
     Raises:
         ConfigError: if the file does not exist, is invalid, or defines no processes.
@@ -394,7 +452,12 @@ def read_file(file: Path, *shared: Path) -> tuple[Process, ...]:
     if not file.exists():
         raise ConfigError(f"{file}: no such file")
     names = _FILES["pyproject.toml" if file.name == "pyproject.toml" else "lifecycle.toml"]
-    if file.suffix != ".toml":
+    if file.suffix in (".yaml", ".yml"):
+        from lifecycle.cli.up.process_compose import read_process_compose
+
+        variables = _variables_of(*filter(Path.is_file, shared))
+        found, example = read_process_compose(file, variables, warn), "processes: NAME: command: COMMAND"
+    elif file.suffix != ".toml":
         found, example = parse_procfile(read_text(file), file), f"lines {_EXAMPLE}"
     else:
         title = ".".join(names)

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from lifecycle import hooks
 from lifecycle._steering.answers import refused, reply
-from lifecycle.backoff import Backoff
 from lifecycle.cli.files import did_you_mean, permissions_checked
-from lifecycle.cli.logs import logging_to
+from lifecycle.cli.logs import console_for, logging_to
 from lifecycle.cli.output import DONE, FAILED, CliError, UsageError, write
 from lifecycle.cli.up.changes import Changes
 from lifecycle.cli.up.processes import environment, find_file, read_file
@@ -54,7 +53,8 @@ def up(settings: UpSettings) -> int:
     with permissions_checked():
         file = find_file(Path.cwd()) if settings.file is None else Path.cwd() / settings.file
         env_files = _env_files(settings.env_file, file)
-        formation = selected(read_file(file, *env_files), settings, file)
+        warn = console_for(settings.log_format).warning
+        formation = selected(read_file(file, *env_files, warn=warn), settings, file)
     processes = formation.copies
     if settings.dry_run:
         write(sys.stdout, plan(processes, {each.name: environment(each, *env_files) for each in processes}))
@@ -271,9 +271,11 @@ class _Program:
             process.name,
             lambda: self._worker(process),
             restart=process.restart or "never",
-            backoff=Backoff(initial=process.backoff, max_restarts=process.max_restarts),
+            backoff=process.delays,
             probe=process.probe,
             probe_interval=process.probe_interval if process.probe else None,
+            probe_timeout=process.probe_timeout,
+            failures=process.probe_failures,
             restart_unhealthy=process.restart_unhealthy,
         )
 

@@ -51,7 +51,7 @@ class UpSettings:
     names: tuple[str, ...] = ()
     file: Path | None = option(
         "FILE",
-        "read processes from this file: TOML tables if its name ends in .toml, otherwise a Procfile",
+        "read processes from this file: .toml and process-compose's .yaml files, otherwise a Procfile",
         options.path,
         aliases=("-f",),
     )
@@ -136,12 +136,12 @@ def selected(processes: Sequence[Process], settings: UpSettings, file: Path) -> 
     Raises:
         UsageError: for an unknown name, or if nothing is selected.
     """
-    given = {_ALL: 0 if settings.formation else 1, **dict(settings.concurrency), **dict(settings.formation)}
+    given = {**({_ALL: 0} if settings.formation else {}), **dict(settings.concurrency), **dict(settings.formation)}
     _check_names([*settings.names, *(name for name in given if name != _ALL)], processes, file)
     wanted = _wanted(processes, settings)
     if settings.port is not None and all(each.port is None for each in processes):
         raise UsageError(f"-p {settings.port} has no effect on tables; set env = {{ PORT = {settings.port} }} in one")
-    numbers = {each.name: given.get(each.name, given[_ALL]) for each in processes}
+    numbers = {each.name: given.get(each.name, given.get(_ALL, each.replicas)) for each in processes}
     found = Formation([each for each in processes if each.name in wanted], numbers, settings.port)
     if not found.copies:
         raise UsageError(f"nothing to run: all processes in {file} are disabled or have 0 copies; name one to run it")

@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
-from lifecycle.backoff import Backoff
 from lifecycle.cli.output import shell_status
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers import ProcessWorker
@@ -104,9 +103,10 @@ class Starts:
 
     def stops_all(self, process: Process, state: WorkerState) -> bool:
         """Return whether everything stops because ``process`` has exited with ``state``."""
-        if process.essential:
+        failed = state.status is Status.FAILED
+        comes_back = state.circuit != "open" and process.comes_back(failed=failed)
+        if not comes_back and process.stops_others(failed=failed):
             return True
-        comes_back = state.circuit != "open" and process.comes_back(failed=state.status is Status.FAILED)
         return not process.watch and not comes_back and bool(self.blocked(state))
 
     def blocked(self, state: WorkerState) -> list[str]:
@@ -162,8 +162,12 @@ class Starts:
             case "started":
                 return name not in self._due and self._state(name).pid is not None
             case "completed":
-                idle = name not in self._due and name not in self._starting
-                return idle and self._state(name).status is Status.FINISHED
+                return self._is_idle(name) and self._state(name).status is Status.FINISHED
+            case "ended":
+                return self._is_idle(name) and self._state(name).status in (Status.FINISHED, Status.FAILED)
+
+    def _is_idle(self, name: str) -> bool:
+        return name not in self._due and name not in self._starting
 
     def _is_excluded(self, need: Need, state: WorkerState) -> bool:
         """Return whether a process in the final ``state`` can never meet a condition."""
@@ -172,6 +176,8 @@ class Starts:
                 return state.pid is None
             case "completed":
                 return state.status is not Status.FINISHED
+            case "ended":
+                return False
             case "healthy":
                 return state.name not in self._healthy
             case "up":
@@ -233,7 +239,7 @@ class Starts:
 
     async def _restart_or_retry(self, process: Process) -> None:
         """Restart ``process``. If its ``first_start`` is "retry", retry a failed first start with backoff."""
-        delays = map(Backoff(initial=process.backoff).delay, count())
+        delays = map(process.delays.delay, count())
         while process.first_start == "retry" and process.name not in self._started:
             with suppress(WorkerFailed):
                 await self._restart(process.name)

@@ -74,9 +74,9 @@ class TestTables:
     def test_table_can_set_every_key(self, tmp_path: Path, tables: Callable[[str], tuple[Process, ...]]) -> None:
         (tmp_path / "src").mkdir()
         text = """
-            [up]
+            [processes]
             db = "postgres -D data"
-            [up.web]
+            [processes.web]
             command = ["python", "app.py"]
             cwd = "src"
             env = { PORT = 8000, NAME = "x" }
@@ -127,12 +127,12 @@ class TestTables:
 
     def test_restarted_or_watched_process_may_end_alone(self, tables: Callable[[str], tuple[Process, ...]]) -> None:
         found = tables("""
-            [up]
+            [processes]
             a = "x"
-            [up.b]
+            [processes.b]
             command = "x"
             restart = "never"
-            [up.c]
+            [processes.c]
             command = "x"
             watch = "."
         """)
@@ -141,47 +141,47 @@ class TestTables:
     def test_a_key_may_have_the_underscores_that_python_needs(
         self, tables: Callable[[str], tuple[Process, ...]]
     ) -> None:
-        found = tables("up.web = { command = 'x', stop_signal = 'INT', restart = 'on_failure' }")
+        found = tables("processes.web = { command = 'x', stop_signal = 'INT', restart = 'on_failure' }")
         assert [(each.stop_signal, each.restart) for each in found] == [(signal.SIGINT, "on_failure")]
 
     @pytest.mark.parametrize("ready", ["line:listening on .*", "http://127.0.0.1:8000/health", "notify"])
     def test_readiness_condition_is_passed_on(self, tables: Callable[[str], tuple[Process, ...]], ready: str) -> None:
-        assert tables(f"up.web = {{ command = 'x', ready = '{ready}' }}")[0].ready == ready
+        assert tables(f"processes.web = {{ command = 'x', ready = '{ready}' }}")[0].ready == ready
 
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("up.web = { command = 'x', probe = 'line:x' }", r"probe = \"line:x\": give .* .unknown kind.$"),
-            ("up.web = { command = 'x', first-start = 'no' }", 'first-start = "no": expected fail or retry'),
-            ("up.web = { command = 'x', restart-unhealthy = 1 }", "restart-unhealthy = 1 is not a boolean"),
-            ("up.web = { command = 'x', restart-unhealthy = true }", r"\[up.web\] restart-unhealthy needs a probe"),
-            ('[up.web\ncommand = "x"', "lifecycle.toml: cannot be read: .*at line 1, column 8"),
-            ("up = 3", "up = 3 is not a table"),
-            ("", "defines no processes; write tables .up.NAME."),
-            ("up.web = 3", r"\[up.web\] command = 3 is neither a string nor a list"),
-            ("up.web = {}", r"\[up.web\] has no command"),
-            ("up.web = []", r"\[up.web\] command = \[\] is empty"),
-            ("up.web = ' '", "command = .* is empty"),
-            ("up.web = ['a', '']", "command = .* contains an empty string"),
-            ("up.web = ''", 'command = "" contains an empty string; use one such as "a"'),
-            ('up."we b" = "x"', r"\[up.we b\] is not a valid process name"),
-            ("up.web = { command = 'x', redy = 'port:1' }", r"\[up.web\] redy is not known; did you mean ready\?"),
-            ("up.web = { command = 'x', stop_signl = 'INT' }", r"stop_signl .*; did you mean stop-signal\?"),
-            ("up.web = { command = 'x', stop_timeout = 1, stop-timeout = 2 }", "sets the same value as another"),
-            ("up.web = { command = 'x', ready = 'prt:1' }", r"\[up.web\] ready = \"prt:1\": give "),
-            ("up.web = { command = 'x', restart = 'often' }", 'restart = "often": expected never, on-failure'),
-            ("up.web = { command = 'x', max-restarts = 2.5 }", "max-restarts = 2.5: expected a whole number"),
-            ("up.web = { command = 'x', backoff = -1 }", "backoff = -1: expected seconds"),
-            ("up.web = { command = 'x', cwd = 'nowhere' }", 'cwd = "nowhere": .*/nowhere is not a directory'),
-            ("up.web = { command = 'x', cwd = 3 }", "cwd = 3 is not a path"),
-            ("up.web = { command = 'x', watch = 'nowhere' }", 'watch = "nowhere": .*/nowhere does not exist'),
-            ("up.web = { command = 'x', env = 3 }", "env = 3 is not a table"),
-            ("up.web = { command = 'x', success-exit-codes = '0' }", 'codes = "0" is not a list of numbers; use one'),
-            ("up.web = { command = 'x', success-exit-codes = [256] }", "256: expected an exit code from 0 to 255"),
-            ("up.web = { command = 'x', cwd = '${no_X}' }", r"\[up.web\] cwd: \$\{no_X\} is not set; set no_X, "),
-            ("up.web = { command = 'x', env = { A = true } }", "env: A = true is not a string"),
-            ("up.web = { command = 'x', env = { 'A-B' = 'c' } }", "expected the name of an environment variable"),
-            ("up.w = { command = 'x', after = 'bd1' }\nup.db1 = 'x'", r"w starts after 'bd1', .*; did you mean db1\?"),
+            ("processes.w = { command = 'x', probe = 'line:x' }", r"probe = \"line:x\": give .* .unknown kind.$"),
+            ("processes.w = { command = 'x', first-start = 'no' }", 'first-start = "no": expected fail or retry'),
+            ("processes.w = { command = 'x', restart-unhealthy = 1 }", "restart-unhealthy = 1 is not a boolean"),
+            ("processes.w = { command = 'x', restart-unhealthy = true }", r"restart-unhealthy needs a probe"),
+            ('[processes.w\ncommand = "x"', "lifecycle.toml: cannot be read: .*at line 1, column 13"),
+            ("processes = 3", "processes = 3 is not a table"),
+            ("", "defines no processes; write tables .processes.NAME."),
+            ("processes.w = 3", r"command = 3 is neither a string nor a list"),
+            ("processes.w = {}", r"has no command"),
+            ("processes.w = []", r"command = \[\] is empty"),
+            ("processes.w = ' '", "command = .* is empty"),
+            ("processes.w = ['a', '']", "command = .* contains an empty string"),
+            ("processes.w = ''", 'command = "" contains an empty string; use one such as "a"'),
+            ('processes."we b" = "x"', r"\[processes.we b\] is not a valid process name"),
+            ("processes.w = { command = 'x', redy = 'port:1' }", r"redy is not known; did you mean ready\?"),
+            ("processes.w = { command = 'x', stop_signl = 'INT' }", r"stop_signl .*; did you mean stop-signal\?"),
+            ("processes.w = { command = 'x', stop_timeout = 1, stop-timeout = 2 }", "sets the same value as another"),
+            ("processes.w = { command = 'x', ready = 'prt:1' }", r"\[processes.w\] ready = \"prt:1\": give "),
+            ("processes.w = { command = 'x', restart = 'often' }", 'restart = "often": expected never, on-failure'),
+            ("processes.w = { command = 'x', max-restarts = 2.5 }", "max-restarts = 2.5: expected a whole number"),
+            ("processes.w = { command = 'x', backoff = -1 }", "backoff = -1: expected seconds"),
+            ("processes.w = { command = 'x', cwd = 'nowhere' }", 'cwd = "nowhere": .*/nowhere is not a directory'),
+            ("processes.w = { command = 'x', cwd = 3 }", "cwd = 3 is not a path"),
+            ("processes.w = { command = 'x', watch = 'nowhere' }", 'watch = "nowhere": .*/nowhere does not exist'),
+            ("processes.w = { command = 'x', env = 3 }", "env = 3 is not a table"),
+            ("processes.w = { command = 'x', success-exit-codes = '0' }", "is not a list of numbers"),
+            ("processes.w = { command = 'x', success-exit-codes = [256] }", "256: expected an exit code from 0 to 255"),
+            ("processes.w = { command = 'x', cwd = '${no_X}' }", r"cwd: \$\{no_X\} is not set; set"),
+            ("processes.w = { command = 'x', env = { A = true } }", "env: A = true is not a string"),
+            ("processes.w = { command = 'x', env = { 'A-B' = 'c' } }", "expected the name of an environment variable"),
+            ("processes.w = { command = 'x', after = 'bd1' }\nprocesses.db1 = 'x'", r"after 'bd1', .* mean db1\?"),
         ],
     )  # fmt: skip
     def test_a_mistake_is_named_with_its_place(
@@ -198,11 +198,11 @@ class TestTables:
         (tmp_path / "src").mkdir()
         shared = write(tmp_path / ".env", "WHERE=other\nN=1\n")
         text = """
-            [up.web]
+            [processes.web]
             command = ["echo", "${N}-${N}", "$${N}", "$N", "${EMPTY_ONE:-a b}"]
             cwd = "${WHERE}"
             env = { A = "${N}0" }
-            [up.api]
+            [processes.api]
             command = "echo ${N}"
         """
         web, api = read_file(write(tmp_path / "lifecycle.toml", text), shared, tmp_path / "missing")
@@ -214,7 +214,7 @@ class TestTables:
 class TestOrder:
     def test_processes_start_after_their_dependencies(self, tables: Callable[[str], tuple[Process, ...]]) -> None:
         found = tables("""
-            [up]
+            [processes]
             web = { command = "x", after = ["api", "cache"] }
             api = { command = "x", after = "db" }
             db = "x"
@@ -229,7 +229,7 @@ class TestOrder:
         self, tables: Callable[[str], tuple[Process, ...]]
     ) -> None:
         db, migrate, web = tables("""
-            [up]
+            [processes]
             web = { command = "x", after = "migrate", depends-on = { db = "healthy" } }
             migrate = { command = "x", restart = "never", depends_on = { db = "started" } }
             db = { command = "x", probe = "port:5432" }
@@ -247,7 +247,7 @@ class TestOrder:
             ("", "{ db = 'completed' }", 'but all processes stop when it exits; set restart = "never" for db'),
             ("restart = 'always'", "{ db = 'completed' }", "but it is restarted whenever it exits; set"),
             ("", "{ other = 'started' }", "web starts after 'other', which does not exist; known: db, web"),
-            ("", "{ db = 'up' }", 'depends-on: db = "up": expected started, healthy or completed'),
+            ("", "{ db = 'up' }", 'depends-on: db = "up": expected started, healthy, completed or ended'),
             ("", "['db']", r"depends-on = \['db'\] is not a table; use one such as"),
         ],
     )
@@ -255,13 +255,17 @@ class TestOrder:
         self, tables: Callable[[str], tuple[Process, ...]], db: str, need: str, message: str
     ) -> None:
         with pytest.raises(ConfigError, match=message):
-            tables(f"[up.web]\ncommand = 'x'\ndepends-on = {need}\n[up.db]\ncommand = 'x'\n{db}")
+            tables(f"[processes.web]\ncommand = 'x'\ndepends-on = {need}\n[processes.db]\ncommand = 'x'\n{db}")
 
     def test_order_without_dependencies_is_that_of_the_file(self, tables: Callable[[str], tuple[Process, ...]]) -> None:
-        assert [each.name for each in tables("up.b = 'x'\nup.c = 'x'\nup.a = 'x'")] == ["b", "c", "a"]
+        assert [each.name for each in tables("processes.b = 'x'\nprocesses.c = 'x'\nprocesses.a = 'x'")] == [
+            "b",
+            "c",
+            "a",
+        ]
 
     def test_dependency_cycle_is_shown(self, tables: Callable[[str], tuple[Process, ...]]) -> None:
-        text = "up.a = { command = 'x', after = 'b' }\nup.b = { command = 'x', after = 'a' }\nup.c = 'x'"
+        text = "[processes]\na = { command = 'x', after = 'b' }\nb = { command = 'x', after = 'a' }\nc = 'x'"
         with pytest.raises(ConfigError, match=r"(a after b after a|b after a after b); remove one dependency"):
             tables(text)
 
@@ -270,10 +274,10 @@ class TestFiles:
     def test_the_nearest_is_taken_and_a_procfile_before_the_tables(self, tmp_path: Path) -> None:
         below = tmp_path / "a" / "b"
         below.mkdir(parents=True)
-        pyproject = write(tmp_path / "a" / "pyproject.toml", "[tool.lifecycle.up]\nweb = 'x'\n")
+        pyproject = write(tmp_path / "a" / "pyproject.toml", "[tool.lifecycle.processes]\nweb = 'x'\n")
         assert find_file(below) == pyproject
         assert [each.name for each in read_file(pyproject)] == ["web"]
-        file = write(tmp_path / "a" / "lifecycle.toml", "[up]\n")
+        file = write(tmp_path / "a" / "lifecycle.toml", "[processes]\n")
         assert find_file(below) == file
         assert find_file(below / "nowhere") == file
         procfile = write(tmp_path / "a" / "Procfile", "web: x")
@@ -282,14 +286,14 @@ class TestFiles:
     def test_files_without_the_table_are_skipped(self, tmp_path: Path) -> None:
         write(tmp_path / "pyproject.toml", "[tool.lifecycle.watch]\n")
         write(tmp_path / "lifecycle.toml", "[other]\n")
-        with pytest.raises(ConfigError, match=r"no Procfile, no lifecycle\.toml with \[up\.NAME\] and no pyproject"):
+        with pytest.raises(ConfigError, match=r"no Procfile, .* no lifecycle\.toml with \[processes\.NAME\] and"):
             find_file(tmp_path)
 
     def test_named_file_must_exist_and_have_processes(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="Procfile: no such file"):
             read_file(tmp_path / "Procfile")
         file = write(tmp_path / "pyproject.toml", "[tool]\n")
-        with pytest.raises(ConfigError, match=r"defines no processes; write tables \[tool.lifecycle.up.NAME\]"):
+        with pytest.raises(ConfigError, match=r"defines no processes; write tables \[tool.lifecycle.processes.NAME\]"):
             read_file(file)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FILE = Path("/srv/Procfile")
 TABLES = """
-    [up]
+    [processes]
     db = "x"
     cache = { command = "x", disabled = true }
     api = { command = "x", depends-on = { db = "started" }, after = "cache" }
@@ -87,8 +87,8 @@ def test_dry_run_prints_what_would_run(
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     (tmp_path / "test.env").write_text("SECRET=1")
     (tmp_path / "lifecycle.toml").write_text(
-        "up.web = { command = ['touch', 'a b'], depends-on = { db = 'healthy' } }\n"
-        "up.db = { command = 'touch x', probe = 'port:1', env = { A = 'b' } }\n"
+        "processes.web = { command = ['touch', 'a b'], depends-on = { db = 'healthy' } }\n"
+        "processes.db = { command = 'touch x', probe = 'port:1', env = { A = 'b' } }\n"
     )
     assert main(["up", "--dry-run", "-e", "test.env"]) == 0
     assert capsys.readouterr().out == (
