@@ -34,14 +34,14 @@ from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import psutil
 import pytest
 import yaml  # type: ignore[import-untyped]  # myst-parser installs it, without stubs
 
 from lifecycle.cli.app import parse
-from lifecycle.cli.up.processes import KEYS, in_order, parse_procfile, read_processes
+from lifecycle.cli.up.processes import KEYS, Condition, in_order, parse_procfile, read_processes
 from lifecycle.cli.watch.settings import OPTIONS, read_table, watch_settings
 from lifecycle.testing import VirtualLoop
 from tests.programs import LIMIT, Running, connect, free_port, post
@@ -697,15 +697,28 @@ def test_each_option_of_watch_and_each_key_of_a_process_is_in_a_generated_table(
     ]
 
 
-def test_each_option_that_replaces_one_of_another_tool_exists() -> None:
+@pytest.mark.parametrize(
+    ("page", "command", "count"),
+    [("switch-to-watch", "watch", 80), ("migrate", "up", 50)],
+)
+def test_each_option_that_replaces_one_of_another_tool_exists(page: str, command: str, count: int) -> None:
     pytest.importorskip("docutils")
-    page = (ROOT / "docs/howto/switch-to-watch.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^(.+) \| (.+)$", page, re.MULTILINE)
+    text = (ROOT / f"docs/howto/{page}.md").read_text(encoding="utf-8")
+    # `lifecycle ctl` has other options.
+    rows = re.findall(r"^(.+) \| (.+)$", re.sub(r"`lifecycle ctl [^`]*`", "", text), re.MULTILINE)
     named = {name for _, here in rows for name in re.findall(r"`(--?[A-Za-z][a-z-]*)", here)}
-    assert len(rows) > 80
-    cells = re.findall(r"^\| ([^|]+) \|", _tables().options("watch"), re.MULTILINE)
+    assert len(rows) > count
+    cells = re.findall(r"^\| ([^|]+) \|", _tables().options(command), re.MULTILINE)
     known = {name for cell in cells for name in re.findall(r"`(--?[A-Za-z][a-z-]*)", cell)}
     assert sorted(named - known - {"--help"}) == []
+
+
+def test_each_key_that_replaces_one_of_process_compose_exists() -> None:
+    _, _, page = (ROOT / "docs/howto/migrate.md").read_text(encoding="utf-8").partition("\nYAML | here\n")
+    rows = re.findall(r"^(`.+) \| (.+)$", page.partition("\n\n")[0], re.MULTILINE)
+    keys = {"command", "cwd", "env", "depends-on", *(key.name for key in KEYS), *get_args(Condition)}
+    named = {name for _, here in rows for name in re.findall(r"`([a-z][a-z-]*)`", here)}
+    assert named - keys == set()
 
 
 def test_every_event_is_in_the_table_of_topics() -> None:
