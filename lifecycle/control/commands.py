@@ -230,8 +230,8 @@ def completions(line: str, names: Iterable[str], find: Callable[[str], Command |
 def lifecycle_commands() -> tuple[Command, ...]:
     """Return the commands built into every prompt, which emit lifecycle events."""
     return (
-        _alone("suspend", "Suspend the program; it keeps its state.", SuspendEvent, "s"),
-        _alone("resume", "Resume after a suspend.", ResumeEvent, "r"),
+        _alone("suspend", "Suspend the program and keep its state.", SuspendEvent, "s"),
+        _alone("resume", "Resume the program.", ResumeEvent, "r"),
         _alone("reload", "Reload the configuration.", ReloadEvent),
         _alone("terminate", "Suspend, so that state is saved, then quit.", TerminateEvent, "x"),
         _alone("quit", "End the program.", lambda: ShutdownEvent("quit"), "q", "exit"),

@@ -137,7 +137,7 @@ class Lane:
         elif self._running + len(self.queue) < self.concurrency:
             self.put(delivery)
         elif busy is Busy.DROP:
-            self._dispatcher.report.drop(delivery, "the lane already runs its maximum number of handlers")
+            self._dispatcher.report.drop(delivery, "the lane is already running its maximum number of handlers")
         else:
             self._supersede_oldest(delivery.route)
             self.put(delivery)

@@ -88,7 +88,7 @@ def log(logger: logging.Logger | None = None, level: int = logging.INFO) -> Wrap
 
         @functools.wraps(handler, updated=())
         async def logged(event: Any) -> None:
-            out.log(level, "%s begins on %s", name, event.topic)
+            out.log(level, "%s started on %s", name, event.topic)
             began = time.perf_counter()
             try:
                 await call(event)
@@ -98,7 +98,7 @@ def log(logger: logging.Logger | None = None, level: int = logging.INFO) -> Wrap
             except Exception:
                 out.exception("%s failed on %s after %.3f s", name, event.topic, time.perf_counter() - began)
                 raise
-            out.log(level, "%s ended on %s after %.3f s", name, event.topic, time.perf_counter() - began)
+            out.log(level, "%s finished on %s after %.3f s", name, event.topic, time.perf_counter() - began)
 
         return logged
 

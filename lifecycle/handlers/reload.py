@@ -198,7 +198,7 @@ class ReloadHandler:
             return await asyncio.shield(job)
         except asyncio.CancelledError:
             # A thread cannot be cancelled, so wait for it in a task.
-            self._late = asyncio.create_task(self._discard(job), name="the end of a prepare that was given up")
+            self._late = asyncio.create_task(self._discard(job), name="waiting for a prepare that timed out")
             raise
 
     async def _discard(self, job: asyncio.Task[Any]) -> None:

@@ -106,7 +106,7 @@ class HealthCheckSource:
     async def _result(self) -> tuple[bool, str]:
         """Run the check once. Return whether it succeeded, and a message."""
         if self._hanging is not None and not self._hanging.done():
-            return False, "the previous check is still hanging in its thread"
+            return False, "the previous check is still running in its thread"
         limit = asyncio.timeout(self.timeout)
         try:
             async with limit:

@@ -188,7 +188,7 @@ async def test_log_logs_starts_ends_and_errors_and_not_handled_at_debug(caplog: 
         await logged(Event("file/x", KeyError("k")))
     levels = [(record.name, record.levelname) for record in caplog.records if record.name == "mine"]
     assert [level for _, level in levels] == ["WARNING", "WARNING", "WARNING", "DEBUG", "WARNING", "ERROR"]
-    assert "build begins on file/x" in caplog.text
+    assert "build started on file/x" in caplog.text
     assert caplog.records[-1].exc_info is not None
 
 

@@ -158,7 +158,7 @@ async def test_it_can_be_opened_again_but_not_twice() -> None:
 async def test_a_port_in_use_is_reported() -> None:
     async with ProbeServer(port=0) as probes:
         port = int(probes.url.rpartition(":")[2])
-        with pytest.raises(OSError, match=f"port {port} of 127.0.0.1 is in use"):
+        with pytest.raises(OSError, match=f"port {port} on 127.0.0.1 is in use"):
             async with ProbeServer(port=port):
                 pass
         with pytest.raises(OSError, match="in use"):

@@ -342,7 +342,7 @@ async def test_a_port_that_is_taken_fails_the_start_and_is_named() -> None:
         port = taken.getsockname()[1]
         router = Router()
         router.add_source(WebhookSource(port=port))
-        with pytest.raises(SourceFailed, match=f"port {port} of 127.0.0.1 is in use by another program") as failed:
+        with pytest.raises(SourceFailed, match=f"port {port} on 127.0.0.1 is in use by another program") as failed:
             await router.run()
     assert isinstance(failed.value.__cause__, OSError)
 

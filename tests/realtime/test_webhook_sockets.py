@@ -151,7 +151,7 @@ class TestInherited:
         handed(listening)
         port = listening.getsockname()[1]
         async with serving(WebhookSource(port=port)):
-            with pytest.raises(OSError, match=f"port {port} of 127.0.0.1 is in use"):
+            with pytest.raises(OSError, match=f"port {port} on 127.0.0.1 is in use"):
                 await WebhookSource(port=port).__aenter__()
             assert await post(port) == 202
 

@@ -142,7 +142,7 @@ async def test_a_plain_check_is_not_called_again_while_it_hangs() -> None:
         free.set()
     assert not any(event.healthy for event in events_of)
     assert calls == [1]
-    assert "still hanging" in events_of[-1].message
+    assert "is still running" in events_of[-1].message
     while not (await events.get()).healthy:
         pass
     run.cancel()

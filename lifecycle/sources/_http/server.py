@@ -189,14 +189,14 @@ def _explained(error: OSError, host: str, port: int) -> OSError:
     number = error.errno or errno.EADDRNOTAVAIL
     if number == errno.EADDRINUSE:
         text = (
-            f"port {port} of {host} is in use by another program; stop it, or use a different port (0 for a free one)"
+            f"port {port} on {host} is in use by another program; stop it, or use a different port (0 for a free one)"
         )
     elif number == errno.EACCES:
-        text = f"port {port} of {host} requires privileges that this process does not have; use a port above 1023"
+        text = f"port {port} on {host} requires privileges that this process does not have; use a port above 1023"
     elif number == errno.EADDRNOTAVAIL:
-        text = f"{host} is not an address of this machine; use one that is, such as 127.0.0.1"
+        text = f"{host} is not an address of this machine; use a local address, such as 127.0.0.1"
     else:
-        text = f"cannot listen on port {port} of {host}: {error.strerror or error}"
+        text = f"cannot listen on {host}, port {port}: {error.strerror or error}"
     return OSError(number, text)
 
 
