@@ -78,6 +78,10 @@ environment:
   NO_COLOR  print without colours
   PORT      port for the first process in a Procfile [default: 5000]
 """
+_EXPORT = """\
+example:
+  lifecycle export systemd -c web=2 units
+"""
 _RUN = """\
 examples:
   lifecycle run app:main
@@ -130,6 +134,8 @@ _FLOWS_COMMANDS = {
     "drop": ("remove dead letters of sent events", "app.db dead"),
 }
 
+#: The options of `up` that `export` accepts, too.
+_EXPORTED = ("file", "concurrency", "formation", "env_file", "port")
 #: The signature schemes that `webhook send` supports.
 _SCHEMES = ("github", "standard", "stripe", "slack", "gitlab", "hmac")
 #: The metavar and help text of each option that is only used with `hmac`.
@@ -198,6 +204,7 @@ def build_parser(first: str = "") -> argparse.ArgumentParser:
     adding = {
         "watch": _add_watch,
         "up": _add_up,
+        "export": _add_export,
         "run": _add_run,
         "ctl": add_ctl,
         "webhook": _add_webhook,
@@ -279,6 +286,39 @@ def _up(arguments: Arguments) -> int:
     from lifecycle.cli.up.selection import up_settings
 
     return up(up_settings(vars(arguments)))
+
+
+def _add_export(commands: Any) -> None:
+    from lifecycle.cli import options
+    from lifecycle.cli.up.selection import OPTIONS
+
+    group, subcommands = _add_group(commands, "export", "write the processes of lifecycle up for another tool", _EXPORT)
+    parser = subcommands.add_parser(
+        "systemd",
+        usage="lifecycle export systemd [options] [DIRECTORY]",
+        help="write unit files for systemd",
+        description="Write a target, and a service for each process, and print their paths.",
+        epilog=_EXPORT,
+    )
+    parser.add_argument(
+        "directory",
+        nargs="?",
+        type=_typed(options.path),
+        default=".",
+        metavar="DIRECTORY",
+        help="write the files into this directory [default: .]",
+    )
+    _add_options(parser, [each for each in OPTIONS if each.field in _EXPORTED])
+    group.set_defaults(main=_export, names=(), no_command="lifecycle export takes no command; add {} to a Procfile")
+
+
+def _export(arguments: Arguments) -> int:
+    from pathlib import Path
+
+    from lifecycle.cli.up.export import export_systemd
+    from lifecycle.cli.up.selection import up_settings
+
+    return export_systemd(up_settings(vars(arguments)), Path(arguments.directory))
 
 
 def _add_run(commands: Any) -> None:

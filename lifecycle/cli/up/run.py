@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lifecycle.events import CommandEvent, StatusEvent
     from lifecycle.workers import WorkerState
 
-__all__ = ["up"]
+__all__ = ["env_files_of", "up"]
 
 #: The name of the supervisor. It contains a space, so no process can have it.
 _NAME: Final = "lifecycle up"
@@ -52,7 +52,7 @@ def up(settings: UpSettings) -> int:
     """
     with permissions_checked():
         file = find_file(Path.cwd()) if settings.file is None else Path.cwd() / settings.file
-        env_files = _env_files(settings.env_file, file)
+        env_files = env_files_of(settings.env_file, file)
         warn = console_for(settings.log_format).warning
         formation = selected(read_file(file, *env_files, warn=warn), settings, file)
     processes = formation.copies
@@ -73,7 +73,7 @@ def up(settings: UpSettings) -> int:
         return program.run()
 
 
-def _env_files(given: Sequence[Path], file: Path) -> tuple[Path, ...]:
+def env_files_of(given: Sequence[Path], file: Path) -> tuple[Path, ...]:
     """Return the shared env files: those ``given``, or ``.env`` next to ``file``."""
     for each in given:
         if not each.is_file():

@@ -1,0 +1,228 @@
+"""`lifecycle export systemd`: unit files for the processes of `lifecycle up`.
+
+A target starts one service per process. The escaping follows systemd.syntax(7) and systemd.service(5).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from signal import Signals
+from typing import TYPE_CHECKING, Final
+
+from lifecycle.cli.files import permissions_checked, read_env
+from lifecycle.cli.output import DONE, ConfigError, UsageError, stderr_console, write
+from lifecycle.cli.up.processes import environment, find_file, read_file
+from lifecycle.cli.up.run import env_files_of
+from lifecycle.cli.up.selection import selected
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lifecycle.cli.up.processes import Process
+    from lifecycle.cli.up.selection import UpSettings
+
+__all__ = ["export_systemd"]
+
+#: The first line of each file. Files without it are never replaced.
+_MARK: Final = "# Written by lifecycle export systemd, which replaces this file."
+#: Files with variables may contain secrets. systemd warns about units that others cannot read.
+_MODES: Final = {".env": 0o600}
+_MODE: Final = 0o644
+_POLICIES: Final = {"always": "always", "on_failure": "on-failure", "never": "no", None: "always"}
+_PLAIN: Final = re.compile(r"/[A-Za-z0-9_./+-]*")
+_ESCAPES: Final = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\t": r"\t", "\r": r"\r", "%": "%%"}
+#: The characters with a meaning in double quotes in a file with variables.
+_QUOTED: Final = re.compile(r'[\\"`$]')
+_BACKSLASH: Final = r"\\\g<0>"
+#: The period of ``max-restarts``, in seconds.
+_PERIOD: Final = 60
+
+
+def export_systemd(settings: UpSettings, directory: Path) -> int:
+    """Write the unit files, print their paths, and return the exit status.
+
+    Raises:
+        CliError: if an error is found, or a file exists that another program has written. Then nothing is written.
+    """
+    console = stderr_console()
+    with permissions_checked():
+        file = (find_file(Path.cwd()) if settings.file is None else Path.cwd() / settings.file).absolute()
+        shared = env_files_of(settings.env_file, file)
+        processes = selected(read_file(file, *shared, warn=console.warning), settings, file).copies
+        app = re.sub("[^A-Za-z0-9_-]+", "_", file.parent.name) or "app"
+        units = _Units(app, file, tuple(filter(Path.is_file, shared)), directory.absolute())
+        found = units.files(processes)
+        _check_replaceable(found)
+        directory.mkdir(parents=True, exist_ok=True)
+        for path, text in found.items():
+            _write(path, text)
+            write(sys.stdout, f"{path}\n")
+    for text in units.differences(processes):
+        console.warning(text)
+    return DONE
+
+
+def _check_replaceable(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if path.exists() and not path.read_text(encoding="utf-8", errors="replace").startswith(_MARK):
+            raise UsageError(f"{path} was not written by lifecycle export; remove it, or use another directory")
+
+
+def _write(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    mode = _MODES.get(path.suffix, _MODE)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as stream:
+        stream.write(text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Units:
+    """The files for the processes of ``file``. Their names begin with ``app``."""
+
+    app: str
+    file: Path
+    #: Files with variables for all processes.
+    shared: tuple[Path, ...]
+    directory: Path
+
+    def files(self, processes: Sequence[Process]) -> dict[Path, str]:
+        """Return the text of each file by path."""
+        services = [self._service(each.name) for each in processes]
+        target = {
+            "Unit": [f"Description={_specified(f'Processes of {self.file}')}", f"Wants={' '.join(services)}"],
+            "Install": ["WantedBy=multi-user.target"],
+        }
+        found = {self.directory / f"{self.app}.target": _text(target)}
+        for each in processes:
+            secrets = self._variables(each)
+            found[self.directory / self._service(each.name)] = _text(self._sections(each, secrets))
+            if secrets:
+                lines = [f'{name}="{_QUOTED.sub(_BACKSLASH, value)}"' for name, value in secrets.items()]
+                found[self._env_file(each)] = "\n".join([_MARK, *lines, ""])
+        return found
+
+    def differences(self, processes: Sequence[Process]) -> list[str]:
+        """Return messages about settings that systemd does not have."""
+        waits = {name for each in processes for name, need in each.needs.items() if need in ("up", "healthy")}
+        found = [
+            f"{each.name}: systemd does not wait for its ready = {each.ready!r}; use ready = 'notify' if possible"
+            for each in processes
+            if each.name in waits and each.ready not in (None, "notify")
+        ]
+        left_out = [
+            f"{each.name}: {key} is left out" for each in processes for key in ("probe", "watch") if getattr(each, key)
+        ]
+        return found + left_out
+
+    def _sections(self, process: Process, secrets: dict[str, str]) -> dict[str, list[str]]:
+        return {
+            "Unit": [
+                f"Description={_specified(f'{process.name} of {self.file}')}",
+                f"PartOf={self.app}.target",
+                *self._dependencies(process),
+                *_limits(process),
+            ],
+            "Service": [
+                *_type(process),
+                f"WorkingDirectory={_path(process.cwd)}",
+                *(f'Environment="{name}={_escaped(value)}"' for name, value in _own(process, self.shared).items()),
+                *([f"EnvironmentFile={_path(self._env_file(process))}"] if secrets else ()),
+                f"ExecStart={_command(process)}",
+                *([] if process.user is None else [f"User={process.user}"]),
+                *_stop(process),
+            ],
+            "Install": [f"WantedBy={self.app}.target"],
+        }
+
+    def _dependencies(self, process: Process) -> list[str]:
+        needs = {self._service(name): need for name, need in process.needs.items()}
+        required = [name for name, need in needs.items() if need != "ended"]
+        wanted = [name for name, need in needs.items() if need == "ended"]
+        values = {"After": [*needs], "Requires": required, "Wants": wanted}
+        return [f"{key}={' '.join(names)}" for key, names in values.items() if names]
+
+    def _variables(self, process: Process) -> dict[str, str]:
+        """Return the variables of files, which may be secret, without those that the table overrides."""
+        files = (*self.shared, *filter(None, [process.env_file]))
+        found = {name: value for file in files for name, value in read_env(file).items()}
+        # A file overrides the unit.
+        return {name: value for name, value in found.items() if name not in _own(process, self.shared)}
+
+    def _service(self, name: str) -> str:
+        return f"{self.app}-{name}.service"
+
+    def _env_file(self, process: Process) -> Path:
+        return self.directory / f"{self.app}-{process.name}.env"
+
+
+def _own(process: Process, shared: Sequence[Path]) -> dict[str, str]:
+    """Return the variables in the unit: those of the table, PORT, and PATH, in which programs are found as now."""
+    known = environment(process, *shared)
+    port = {} if process.port is None else {"PORT": known["PORT"]}
+    return {"PATH": known.get("PATH", os.defpath), "PYTHONUNBUFFERED": "1", **port, **process.env}
+
+
+def _type(process: Process) -> list[str]:
+    if process.is_job:
+        # Dependent services start when it has exited.
+        return ["Type=oneshot", "RemainAfterExit=yes"]
+    if process.ready == "notify":
+        return ["Type=notify", f"TimeoutStartSec={process.start_timeout:g}"]
+    return ["Type=exec"]
+
+
+def _limits(process: Process) -> list[str]:
+    if not process.max_restarts:
+        return ["StartLimitIntervalSec=0"]
+    return [f"StartLimitIntervalSec={_PERIOD}", f"StartLimitBurst={process.max_restarts + 1}"]
+
+
+def _stop(process: Process) -> list[str]:
+    signals = [Signals(code - 128).name for code in process.success_exit_codes if code - 128 in {*Signals}]
+    codes = " ".join([*map(str, process.success_exit_codes), *signals])
+    return [
+        f"Restart={_POLICIES[process.restart]}",
+        f"RestartSec={process.backoff:g}",
+        *([f"SuccessExitStatus={codes}"] if codes else ()),
+        "KillMode=mixed",
+        f"KillSignal={process.stop_signal.name}",
+        f"TimeoutStopSec={process.stop_timeout:g}",
+    ]
+
+
+def _command(process: Process) -> str:
+    """Return the value of ExecStart. systemd finds a program without a path in its own directories, so ``env`` does."""
+    program, *words = process.argv
+    path = str(process.cwd / program) if "/" in program else program
+    if not _PLAIN.fullmatch(path):
+        words, path = [path, *words], "/usr/bin/env"
+    return " ".join([path, *(f'"{_escaped(word).replace("$", "$$")}"' for word in words)])
+
+
+def _escaped(text: str) -> str:
+    """Return ``text`` for a value in double quotes."""
+    return "".join(_ESCAPES.get(char) or (char if char.isprintable() else _hex(char)) for char in text)
+
+
+def _hex(char: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
+
+
+def _path(path: Path) -> str:
+    text = str(path)
+    if not text.isprintable() or text.endswith("\\"):
+        raise ConfigError(f"{text!r} cannot be the path in a unit; use one without control characters")
+    return _specified(text)
+
+
+def _specified(text: str) -> str:
+    return text.replace("%", "%%").replace("\n", " ")
+
+
+def _text(sections: dict[str, list[str]]) -> str:
+    parts = ("\n".join([f"[{title}]", *lines]) for title, lines in sections.items())
+    return f"{_MARK}\n" + "\n\n".join(parts) + "\n"
