@@ -734,6 +734,23 @@ class TestScale:
         assert answered(tmp_path, "status")[0] == 0
         program.stop()
 
+    def test_stop_ends_a_copy_that_is_not_ready_yet(self, tables: Callable[..., Running], tmp_path: Path) -> None:
+        program = tables(
+            """
+            [processes.web]
+            command = "mkdir only && echo listening; echo up $$; exec sleep 600"
+            ready = "line:listening"
+            """,
+            XDG_RUNTIME_DIR=str(tmp_path),
+        )
+        program.until("web    | up")
+        with ctl(tmp_path, "scale", "web=2") as scale:
+            program.until("web.2  | up")
+            text = program.stop()
+        assert scale.returncode == 1
+        assert "Traceback" not in text
+        wait_gone(pids(text))
+
     @pytest.mark.parametrize(
         ("word", "answer"),
         [

@@ -160,15 +160,25 @@ class _Node:
             raise ValueError(f"{self.at(key)}: {text!r} is not a whole number")
         return default if text is None or int(text) < least else int(text)
 
+    def _names(self, key: str) -> tuple[str, str]:
+        """Return the names of a key in the tables above: alone, and after the key above it."""
+        return key, f"{self.path.rpartition('.')[2]}.{key}"
+
+    def refuse(self) -> None:
+        """Raise `ValueError` for a key that is not supported, unless it is false."""
+        for key, value in self._values.items():
+            reason = next((_REFUSED[each] for each in self._names(key) if each in _REFUSED), "")
+            if reason and value not in (None, False):
+                raise ValueError(f"{self.at(key)} is not supported; {reason}")
+
     def check(self) -> None:
-        """Raise `ValueError` for a key that is not supported, and warn about a key that is ignored."""
-        level = self.path.rpartition(".")[2]
+        """Raise `ValueError` for a key that is not supported or not known, and warn about a key that is ignored."""
+        self.refuse()
         for key in self._values.keys() - self._read:
-            known = (key, f"{level}.{key}")
-            if reason := next((_REFUSED[each] for each in known if each in _REFUSED), ""):
-                if self._values[key] not in (None, False):
-                    raise ValueError(f"{self.at(key)} is not supported; {reason}")
-            elif any(each in _IGNORED for each in known):
+            known = self._names(key)
+            if any(each in _REFUSED for each in known):
+                continue
+            if any(each in _IGNORED for each in known):
                 hint = "; use --log-dir" if key == "log_location" else ""
                 self.warn(f"{self.at(key)} is ignored{hint}")
             elif not any(each in _UNNEEDED for each in known) and not key.startswith("x-"):
@@ -186,6 +196,7 @@ class _Reader:
 
     def process(self, name: str, node: _Node) -> Process:
         """Return a process."""
+        node.refuse()
         disabled = [node.flag(key) for key in ("disabled", "is_disabled", "is_foreground")]
         keys: dict[str, Any] = {
             "command": self._command(node),

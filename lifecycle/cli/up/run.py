@@ -26,7 +26,7 @@ from lifecycle.cli.watch.session import learning
 from lifecycle.control import Router
 from lifecycle.errors import InvalidTransition, SourceFailed, WorkerFailed
 from lifecycle.workers import ProcessWorker, Spec, Supervisor
-from lifecycle.workers.model import FINAL, Status
+from lifecycle.workers.model import AT_WORK, FINAL, Status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -152,7 +152,8 @@ class _Program:
             await self._starts.close()
             await self._supervisor.stop()
             await printing
-            self._outcomes = [await self._outcome(name) for name in self._processes]
+            # A command that changes the copies may still be running.
+            self._outcomes = [await self._outcome(name) for name in (*self._processes,) if name in self._supervisor]
 
     async def _print_events(self, events: AsyncIterator[StatusEvent]) -> None:
         printer = StatusPrinter(self._processes, self._screen.console, self._starts)
@@ -206,6 +207,8 @@ class _Program:
     async def _scale(self, event: CommandEvent) -> None:
         """Change the number of copies of processes."""
         given = self._read_counts(event.args)
+        if self._supervisor.status not in AT_WORK:
+            raise refused("the program is starting or stopping; try again")
         for name, number in given.items():
             (self._emptied.discard if number else self._emptied.add)(name)
             while self._formation.numbers()[name] != number:

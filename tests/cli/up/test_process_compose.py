@@ -141,6 +141,7 @@ def test_variables_are_replaced_and_the_shell_replaces_unknown_ones(
             "command: x, shutdown: { command: y }",
             "processes.web.shutdown.command is not supported; use shutdown.signal",
         ),
+        ("extends: other", "processes.web.extends is not supported; write the keys into this file"),
         ("command: x, enviroment: []", r"processes.web.enviroment is not known; did you mean environment\?"),
         ("command: x, environment: { A: 1 }", "processes.web.environment is not a list of strings such as 'KEY=VALUE'"),
         ("command: x, environment: ['A=$NOT_SET']", "processes.web.environment: .NOT_SET is not set; set NOT_SET, or"),
