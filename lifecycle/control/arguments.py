@@ -117,7 +117,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def arguments_of(name: str, handler: Callable[..., Any]) -> Arguments | None:
-    """Return a parser for ``handler``'s parameters, or None if it takes the event itself or is not a valid handler."""
+    """Return a parser for the parameters of ``handler``.
+
+    Return None if the handler takes the event itself or is not valid.
+    """
     if isinstance(handler, type):
         return None
     try:
@@ -150,7 +153,7 @@ def _is_event(annotation: Any) -> bool:
 
 
 def _plain(annotation: Any) -> tuple[Any, Completer | None]:
-    """Return the type of an annotation without ``None`` and `Annotated`, and the completions in `Annotated`."""
+    """Return the type in an annotation, without ``None`` and `Annotated`, and the completions from `Annotated`."""
     if get_origin(annotation) is Annotated:
         kind, *extras = get_args(annotation)
         return _plain(kind)[0], next((each for each in extras if _completes(each)), None)
@@ -165,7 +168,7 @@ def _completes(extra: Any) -> bool:
 
 
 def _converter(kind: Any) -> tuple[Callable[[str], Any], list[str]]:
-    """Return a function that converts a word to ``kind``, and the words that it accepts, if known."""
+    """Return a function that converts a word to ``kind``, and a list of the accepted words, if they are known."""
     if get_origin(kind) is Literal:
         return _choice({str(value): value for value in get_args(kind)})
     if inspect.isclass(kind) and issubclass(kind, Enum):

@@ -78,7 +78,7 @@ class Command:
 
 
 def help_of(handler: object) -> str:
-    """Return a function's docstring, or "" for any other callable, because its docstring describes its class."""
+    """Return a function's docstring, or "" for a callable object, which has only the docstring of its class."""
     return inspect.getdoc(handler) or "" if hasattr(handler, "__name__") else ""
 
 

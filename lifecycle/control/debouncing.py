@@ -1,7 +1,7 @@
-"""Debouncing: delays the events of a burst until the burst ends, with or without a router.
+"""Debouncing: merges a burst of events into one event, which is delivered when the burst ends.
 
-Each burst has one timer. A new event only changes the time when the burst is due, which is about 50 times cheaper than
-setting a new timer.
+This works with or without a router. Each burst has one timer. A new event only changes the time when the burst is due,
+which is about 50 times cheaper than setting a new timer.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ class Debounced:
         def ended(task: asyncio.Task[None]) -> None:
             del self._running[key]
             self._tasks.discard(task)
-            if not call.done:  # it was cancelled before it began
+            if not call.done:  # the task was cancelled before it started
                 call.end(asyncio.CancelledError())
             self._debouncer.retry(key)
 
@@ -264,9 +264,10 @@ def debounce(
 ) -> Debounced:
     """Return a handler that debounces ``handler``, for use without a router.
 
-    Calling the returned handler returns immediately. Calls to ``handler`` with the same key never overlap. Its errors
-    are logged and announced through ``hooks.handler_failed``. ``await result.flush()`` delivers pending events. Call it
-    before the loop ends, unless a router calls the handler: a router flushes its handlers when it stops.
+    A call to the returned handler returns immediately. Calls to ``handler`` with the same key never overlap. Errors
+    raised by ``handler`` are logged and announced through ``hooks.handler_failed``. To deliver pending events, await
+    the returned handler's ``flush()`` before the loop ends. If a router calls the handler, the router does this when it
+    stops.
 
     Args:
         handler: An async or plain function that takes the event as its only argument.

@@ -25,7 +25,7 @@ current: ContextVar[Delivery | None] = ContextVar("lifecycle_delivery", default=
 #: True in the task of a source that stores its events. Such a task may be cancelled before it receives the delivery.
 emits_stored: ContextVar[bool] = ContextVar("lifecycle_emits_stored", default=False)
 
-#: The number of ancestors that a delivery still refers to once it has ended.
+#: The maximum number of ancestors that a delivery keeps in memory after it has ended.
 _GENERATIONS = 16
 
 

@@ -234,7 +234,7 @@ class Dispatcher:
             match = self._matches[event.topic]
             if not (match.taps or _ROUTED or _ACCEPTED):
                 route = match.first
-        except (AttributeError, TypeError, InvalidTopic):  # `_admit` reports it
+        except (AttributeError, TypeError, InvalidTopic):  # `_admit` handles these errors
             pass
         if route is None:
             delivery = self._admit(event)
@@ -409,7 +409,7 @@ class Dispatcher:
             self.report.end_failed(delivery, route, error)
 
     def escaped(self, delivery: Delivery, error: BaseException) -> None:
-        """End the delivery after its handler raised an exception, such as SystemExit, that also ends its task."""
+        """End the delivery after its handler raised an exception, such as SystemExit, that also stops the lane task."""
         route = delivery.route
         assert route is not None
         if isinstance(error, GeneratorExit):  # the loop was closed
@@ -553,7 +553,10 @@ class Reporter:
     # -- progress --------------------------------------------------------------------------------------------------
 
     def announce_accepted(self, delivery: Delivery) -> None:
-        """Announce an accepted event. It has a route or goes to the fallback, or its delivery is about to fail."""
+        """Announce that an event was accepted.
+
+        The event is about to go to a route or the fallback, or its delivery is about to fail.
+        """
         hooks.delivery_accepted.announce(self._router, delivery=delivery)
 
     def announce_routed(self, delivery: Delivery, route: Route) -> None:

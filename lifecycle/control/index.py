@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _Node(Generic[T]):
-    """A node of the tree: its child for each segment that may follow, and the value of the pattern that ends here."""
+    """A node of the tree: a child for each possible next segment, and the value of the pattern that ends here."""
 
     __slots__ = ("deep", "is_odd", "literals", "loops", "star", "value", "wilds")
 

@@ -211,7 +211,7 @@ class KeyedLane(Lane):
             super().start()
 
     def _supersede(self, route: Route | None, key: Hashable) -> bool:
-        """Cancel or drop an event of ``route`` and ``key`` in favour of a newer event. Return False if none exists."""
+        """Cancel or drop an older event of ``route`` with the key ``key``. Return False if there is none."""
         task = self.queue.running.get(key)
         running = None if task is None else self._tasks.get(task)
         if task is not None and running is not None and running.route is route and task not in self._cancelled:

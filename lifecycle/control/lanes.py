@@ -71,8 +71,8 @@ class Lane:
         self.concurrency: int = concurrency
         self._dispatcher = dispatcher
         self.queue: deque[Delivery] = deque()
-        # The capacity of the queue: the buffer, plus one place for each lane task that could start. Once a task is
-        # running, it does not need its place.
+        # The capacity of the queue: the buffer, plus one slot for each lane task that could start. Once a task is
+        # running, it does not need its slot.
         self.limit: int = buffer + concurrency
         # Each lane task with the event that it is handling, oldest first.
         self._tasks: dict[asyncio.Task[None], Delivery | None] = {}
@@ -305,7 +305,7 @@ class Lane:
             self._ended(task)
 
     def _rest(self, task: asyncio.Task[None]) -> None:
-        """Mark ``task`` as being between two events."""
+        """Record that ``task`` is not handling an event."""
         self._tasks[task] = None
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -314,7 +314,7 @@ class Lane:
         self.start()
 
     def _was_requested(self, delivery: Delivery, task: asyncio.Task[None]) -> bool:
-        """Report the cancellation if this lane task was cancelled.
+        """If this lane task was cancelled, report the cancellation and return True.
 
         Otherwise, the handler itself raised the CancelledError, so return False.
         """

@@ -185,7 +185,7 @@ class Pattern:
 
 
 class _Steps:
-    """A pattern as an automaton.
+    """A finite automaton that matches a pattern.
 
     Bit n of its state is set if the first n segments, not counting ``**``, have matched.
     """

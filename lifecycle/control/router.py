@@ -43,7 +43,7 @@ _H = TypeVar("_H", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class RouterState:
-    """The number of a router's routes and sources, and counts of the events that passed through its lanes."""
+    """How many routes and sources a router has, and how many events passed through its lanes."""
 
     name: str
     routes: int

@@ -47,15 +47,17 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 Place: TypeAlias = tuple[str, int]
 
 
-# -- handlers and places -----------------------------------------------------------------------------------------
+# -- handlers and source locations -------------------------------------------------------------------------------
 
 
 def as_pattern(pattern: str | Pattern | type[Topical]) -> Pattern:
-    """Return the pattern for a text, or for an event class, which represents the topics of its events.
+    """Convert a string or an event class to a pattern.
+
+    The pattern for an event class matches the topics of its events.
 
     Raises:
-        InvalidPattern: if the text cannot be parsed.
-        TypeError: if it is a function, or a class that does not define the topics of its events.
+        InvalidPattern: if the string cannot be parsed.
+        TypeError: if ``pattern`` is a function, or a class that does not define the topics of its events.
     """
     if isinstance(pattern, Pattern):
         return pattern
@@ -102,7 +104,7 @@ def _with_params(handler: RouteHandler, pattern: Pattern) -> Handler:
     if not names:
         return handler
     call = functools.update_wrapper(_calling(handler, pattern, names), handler, updated=())
-    # Otherwise, the parameters of `call` would appear to be those of the handler.
+    # Otherwise, `inspect.signature(call)` would return the handler's parameters.
     del call.__wrapped__
     if is_async(handler):
         setattr(call, _AWAITABLE, call)
@@ -341,11 +343,11 @@ class Route:
         self.is_removed: bool = False
         # The route that replaced this one.
         self.successor: Route | None = None
-        # True for the route of a tap. Its deliveries are not announced.
+        # True if the route belongs to a tap. Deliveries to taps are not announced.
         self.is_tap: bool = False
-        # True for the route of a tap that is a plain function. The emitter calls it directly.
+        # True if the route belongs to a tap whose handler is a plain function. The emitter calls it directly.
         self.is_direct: bool = False
-        # True for a route that receives events in addition to the route that handles them.
+        # True if the route was registered with `Router.also`.
         self.is_also: bool = False
         self.routed: int = 0
         self.handled: int = 0
@@ -364,7 +366,7 @@ class Route:
         return route
 
     def alone(self) -> Match:
-        """The match for topics that only this route matches. It is created once."""
+        """Return the match for topics that no other route matches. The match is created once."""
         if self._match is None:
             self._match = Match((self,))
         return self._match

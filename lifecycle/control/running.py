@@ -248,7 +248,7 @@ class Lifespan:
 
 
 def _of_routes(deliveries: list[Delivery]) -> list[Delivery]:
-    """Return only the deliveries to routes. Deliveries to taps are copies of these."""
+    """Return ``deliveries`` without those to taps, which duplicate the deliveries to routes."""
     return [each for each in deliveries if each.route is not None and not each.route.is_tap]
 
 

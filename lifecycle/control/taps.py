@@ -98,7 +98,7 @@ def add_tap(dispatcher: Dispatcher, pattern: Pattern, handler: RouteHandler) -> 
 
 
 def tap_info(route: Route, dispatcher: Dispatcher) -> TapInfo:
-    """Return the settings and counts of the tap that has this route."""
+    """Return the settings and counts of the tap with this route."""
     lane = dispatcher.lanes.get(route)
     return TapInfo(route.text, name_of(route.handler), 0 if lane is None else len(lane.queue), route.dropped)
 
