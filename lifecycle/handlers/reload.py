@@ -70,7 +70,7 @@ class ReloadHandler:
     If there is a ``commit``, a synchronous ``prepare`` runs in a thread, so it may block. All other functions run in
     the event loop, so that no other task sees a synchronous ``commit`` half done.
 
-    ``prepare`` and ``commit`` may take ``timeout`` seconds in total, and ``rollback`` may take the same time again.
+    ``prepare`` and ``commit`` may take ``timeout`` seconds in total. ``rollback`` has its own limit of the same length.
     None means no limit. A function that blocks the loop cannot be timed out. If a thread times out, it keeps running.
     The next reload waits for it, and its result is discarded.
 
@@ -79,7 +79,8 @@ class ReloadHandler:
     100, up to 100 calls share a reload.
 
     Raises:
-        TypeError: if one of these is not a function that can be called with at most one argument.
+        TypeError: if ``prepare``, ``commit`` or ``rollback`` is not a function that can be called with at most one
+            argument.
         ValueError: if ``timeout`` is neither None nor a positive number of seconds.
     """
 

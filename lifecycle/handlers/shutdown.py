@@ -69,7 +69,7 @@ def _shut_lifetime_down() -> None:
 
 
 class TerminateHandler:
-    """Suspends, so that state is saved, then shuts down.
+    """Suspends the program, so that state is saved, and then shuts it down.
 
     ``suspend`` is a `SuspendHandler`, another object with ``suspend()``, or a handler that is called with a
     `SuspendEvent`. ``shutdown`` is a handler that is called with a `ShutdownEvent`. Either may be None. If ``suspend``
@@ -109,7 +109,7 @@ class TerminateHandler:
 def _suspending(suspend: Any) -> AsyncHandler | None:
     """Return ``suspend`` as a handler.
 
-    Prefer its ``suspend`` method, since handling a repeated event may return early.
+    If it has a ``suspend`` method, call that method, because handling a repeated event may return early.
     """
     if suspend is None:
         return None

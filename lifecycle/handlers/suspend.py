@@ -53,7 +53,7 @@ _TABLE = {
     _State.RESUMING: (_State.RUNNING, _State.SUSPENDED),
 }
 
-#: The state during the transition to each stable state.
+#: Maps each stable state to the state during the transition to it.
 _VIA = {_State.SUSPENDED: _State.SUSPENDING, _State.RUNNING: _State.RESUMING}
 
 _TARGETS = {
@@ -93,8 +93,8 @@ class SuspendHandler:
     """Runs suspend and resume hooks when the events ``lifecycle/suspend`` and ``lifecycle/resume`` arrive.
 
     Hooks may be async or synchronous. They run one after another in the order of registration, both when suspending and
-    when resuming. Register the work first and messages to the user last. A transition's hooks may take ``timeout``
-    seconds in total. None means no limit. A hook that blocks the loop cannot be timed out.
+    when resuming. Register hooks that stop work first, and hooks that show messages to the user last. A transition's
+    hooks may take ``timeout`` seconds in total. None means no limit. A hook that blocks the loop cannot be timed out.
 
     If a hook fails, times out or is cancelled, the earlier hooks are rolled back in reverse order, the state does not
     change, and the error is raised. To roll back an object added with `manage`, its other method is called. To roll
