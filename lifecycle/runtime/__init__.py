@@ -1,4 +1,4 @@
-"""The life of a program: `run` it, start background tasks, and stop everything in order.
+"""The lifetime of a program: running it, starting background tasks, and stopping everything in order.
 
 ``runs`` contains `run` and the context manager `lifetime`. ``mains`` adapts the objects that `run` accepts.
 ``lifetimes`` contains the lifetime itself, and ``tasks`` contains functions that run code under it. ``signals`` handles

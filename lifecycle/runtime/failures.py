@@ -51,7 +51,7 @@ def _was_raised_by(error: BaseException, code: CodeType) -> bool:
 
 
 def print_one_line_from(code: CodeType) -> None:
-    """Print an expected failure as one line if it propagates out of the function that has this code.
+    """Print an expected failure as one line if it propagates out of the function with this code object.
 
     This has no effect if the failure is caught, the program sets its own ``sys.excepthook``, or LIFECYCLE_DEBUG is set.
     """

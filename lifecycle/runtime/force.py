@@ -104,7 +104,7 @@ def tell_terminal(line: str) -> None:
 
 
 def _in_background() -> bool:
-    """Return whether stderr is a terminal that belongs to another session, or this process is a background job."""
+    """Return whether this process is a background job, or the terminal on stderr belongs to another session."""
     if sys.platform == "win32":
         return False
     try:

@@ -76,7 +76,10 @@ def health_of(life: _LifeLike) -> Health:
 
 
 def _look_at(component: Any) -> Iterator[tuple[str, ComponentHealth, bool]]:
-    """Yield each component's name, its health, and whether it has failed permanently. Other objects have no health."""
+    """Yield a component's name, its health, and whether it has failed permanently.
+
+    For a supervisor, also yield this for each child. For an object without health, yield nothing.
+    """
     try:
         state = component.state()
     except Exception as error:  # noqa: BLE001  # the program's own class may raise anything

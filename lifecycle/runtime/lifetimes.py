@@ -140,7 +140,7 @@ class LifetimeState:
 
 
 class Lifetime:
-    """The life of a program: the reason for its shutdown, its background tasks, and its shutdown hooks.
+    """A program's lifetime: the reason for its shutdown, its background tasks, and its shutdown hooks.
 
     `run` and `lifetime` create it, and `current` returns it.
     """
@@ -316,7 +316,10 @@ def current() -> Lifetime:
 
 
 def task_starts(lifetime: Lifetime) -> dict[asyncio.Task[Any], float]:
-    """Return the tasks started by `Lifetime.go`, here and in lifetimes inside, with their start times in loop time."""
+    """Return the tasks started by `Lifetime.go` in ``lifetime`` and the lifetimes inside it.
+
+    Each task is mapped to its start time in loop time.
+    """
     lives, starts = [lifetime._life], dict[asyncio.Task[Any], float]()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of the same module
     while lives:
         life = lives.pop()
@@ -432,8 +435,8 @@ class Life:
         # One future for each caller that is waiting for the shutdown, oldest first.
         self._stop_waits: dict[asyncio.Future[None], None] = {}
         self._has_begun = False
-        # Each cause draws a number, and the cause that draws the first number wins. Drawing a number is atomic and
-        # takes no lock.
+        # Each cause takes the next number, and the cause that gets 0 is the first cause. Taking a number is atomic and
+        # needs no lock.
         self._causes = itertools.count()
         #: True once it is too late to add tasks and hooks.
         self.over: bool = False
@@ -635,7 +638,7 @@ class _Components:
         self._open: dict[int, tuple[object, int]] = {}
 
     def connect(self) -> Callable[[], None]:
-        """Start collecting components, and return a function that stops this."""
+        """Start collecting components, and return a function that stops the collection."""
         opening, closing = (
             (hooks.component_opened, hooks.router_started),
             (hooks.component_closed, hooks.router_stopped),

@@ -256,7 +256,7 @@ def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
 class WorkerMain(Main):
     """A worker or supervisor, which is started, awaited and stopped.
 
-    Ending as FAILED or KILLED is an error.
+    It is an error if the worker ends as FAILED or KILLED.
     """
 
     def __init__(self, name: str, worker: Any) -> None:
@@ -372,7 +372,7 @@ class Auxiliary:
     #: A program ends when only auxiliary mains are left.
     auxiliary: ClassVar[bool] = True
 
-    #: The end of the error message if the object is entered twice.
+    #: The error message, without the object's ``repr``, if the object is entered twice.
     _taken: ClassVar[str] = "is already open; create another"
 
     def __init__(self) -> None:
@@ -411,7 +411,7 @@ class Auxiliary:
         await self._up.wait()
 
     async def _open(self, held: AsyncExitStack) -> None:
-        """Acquire the resources. Register the release of each in ``held``, in case acquiring a later one fails."""
+        """Acquire the resources. Register each release in ``held``, in case acquiring a later resource fails."""
         raise NotImplementedError
 
     async def _leave(self) -> None:

@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 
 _log = logging.getLogger("lifecycle.runtime")
 
-#: Seconds between checks. The code that started a child has at least this much time to wait for it.
+#: Seconds between checks for orphans. Code that started a child has at least this much time to wait for it.
 _ORPHAN_GRACE = 1.0
 
 
@@ -164,7 +164,7 @@ class _Program:
         self._ended: list[Main] = []
 
     async def live(self) -> Any:
-        """Start every main, wait until a stop is requested, and stop them all."""
+        """Start all mains, wait until a stop is requested, and then stop them."""
         with self._life.as_current():
             try:
                 await self.start()
@@ -369,7 +369,7 @@ class _Block:
             self._life.begin(Reason.TIMEOUT if isinstance(main.error, TimeoutError) else Reason.STOP)
 
     def _interrupt(self) -> None:
-        """End the block because of an external cause, through the host or by cancelling the block."""
+        """Ask the host to exit the block, or cancel the block. Called once the shutdown has begun."""
         if self._interrupted or not self._entered or self._body.left:
             return
         self._interrupted = True
@@ -385,7 +385,7 @@ class _Block:
 
     @property
     def _faces_host(self) -> bool:
-        """Return True if this is the outermost block inside a program that receives the signals."""
+        """Return True if this is the outermost block, and the surrounding program receives the signals."""
         return self._life is not None and self._life.is_embedded and self._life.outer is None
 
     def _stops_host(self) -> bool:
@@ -445,7 +445,7 @@ class _Block:
 def _is_worker_process() -> bool:
     """Return True if `multiprocessing` started this process, as with Hypercorn's workers.
 
-    The parent process notices when such a process exits.
+    The parent process detects when such a process exits.
     """
     process = sys.modules.get("multiprocessing.process")
     return process is not None and process.parent_process() is not None

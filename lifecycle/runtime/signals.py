@@ -80,14 +80,14 @@ class SignalRegistry:
         self.terminal: Final = Terminal()
 
     def can_take(self, signum: int) -> bool:
-        """Return whether a new receiver would be called.
+        """Return whether a new receiver of this signal would be called.
 
         Outside the main thread, it is called only if the signal already has a receiver.
         """
         return signum in self._before or threading.current_thread() is threading.main_thread()
 
     def take(self, signums: Iterable[int], receive: Receiver, *, source: bool = False) -> Callable[[], None]:
-        """Call ``receive`` whenever one of ``signums`` arrives, and return a function that stops this.
+        """Call ``receive`` whenever one of ``signums`` arrives. Return a function that removes the receiver.
 
         ``source`` marks a receiver that turns signals into events. Signals that cannot be handled are left out.
         """

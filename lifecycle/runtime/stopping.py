@@ -104,7 +104,7 @@ class Deadline:
         # When to force an exit, in loop time.
         self._at = math.inf
         self._alarms: list[Alarm] = []
-        # Whatever draws the first number dumps the stacks: the loop or, if the loop is blocked, the alarm.
+        # Ensures that the stacks are dumped only once, either by the loop or, if the loop is blocked, by the alarm.
         self._dumps = itertools.count()
 
     def set(self) -> None:
@@ -125,7 +125,10 @@ class Deadline:
         return math.inf if math.isinf(whole) else max(0.0, self.left() - whole / 5)
 
     def expect_end(self) -> Callable[[], None]:
-        """Dump stacks if the rest of the shutdown exceeds ``shutdown_timeout``. Return a function that cancels this."""
+        """Dump stacks if the rest of the shutdown exceeds ``shutdown_timeout``.
+
+        The returned function cancels the timer in the loop. The alarm stays set until `close` is called.
+        """
         seconds = self._life.settings.shutdown_timeout
         timer = self._life.loop.call_later(seconds, self._dump)
         # An alarm works even while the loop is blocked, and after the loop has ended while its threads are still
@@ -152,7 +155,7 @@ class Deadline:
 
 
 class Drainable(Protocol):
-    """A component that ends on request: ``run`` returns after `stop` has been called."""
+    """A component that can be stopped: ``run`` returns after `stop` has been called."""
 
     async def run(self) -> object:
         """Run until `stop` is called."""
@@ -212,7 +215,7 @@ class Draining:
         self._until: float | None = None
 
     def connect(self) -> Callable[[], None]:
-        """Start tracking routers that are started, and return a function that stops this."""
+        """Track routers as they start. Return a function that stops the tracking."""
         hooks.router_started.connect(self._router_started)
         return lambda: hooks.router_started.disconnect(self._router_started)
 
@@ -318,7 +321,7 @@ class StartedWorkers:
         self._own: WeakSet[Any] = WeakSet()
 
     def connect(self) -> Callable[[], None]:
-        """Start tracking workers that are started, and return a function that stops this."""
+        """Track workers as they start. Return a function that stops the tracking."""
         receivers: dict[hooks.Hook, Callable[..., None]] = {
             hooks.worker_started: self._adopt,
             hooks.component_opened: self._opened,

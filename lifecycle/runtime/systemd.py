@@ -147,7 +147,7 @@ class _Outbox:
             self._flush()
 
     def repeat(self, notice: str) -> None:
-        """Post a notification that is useful only now. If other notifications are already waiting, drop it."""
+        """Post a notification that is useful only if it is sent now. If others are already waiting, drop it."""
         if not self._waiting:
             self.post(notice)
 
