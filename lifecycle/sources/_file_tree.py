@@ -213,7 +213,7 @@ class Tree:
             pending.extend(directory.directories.values())
 
     def _look_at_ignored(self, directory: _DirectorySnapshot, name: str, *, link: bool) -> None:
-        """Record an ignored link to a directory, which a watch on the parent directory would follow."""
+        """Record an ignored link to a directory, because a watch on the parent directory would follow the link."""
         if link or name in directory.unfollowed:
             self.index.note_unfollowed(directory, name, link=link and os.path.isdir(directory.prefix + name))
 
@@ -445,7 +445,7 @@ class _SnapshotIndex:
                 self._with_links.remove(directory)
 
     def note_unfollowed(self, directory: _DirectorySnapshot, name: str, *, link: bool) -> bool:
-        """Return whether an entry that is or leads to a directory is an unfollowed link, and record the result."""
+        """Record and return whether an entry, which is a directory or a link to one, is an unfollowed link."""
         unfollowed = link and not _is_within(os.path.realpath(directory.prefix + name), self.allowed)
         self._set_unfollowed(directory, name, unfollowed=unfollowed)
         return unfollowed
@@ -524,7 +524,7 @@ class WatchSet:
     #: Directories to watch recursively (``deep``) and without their subdirectories (``flat``).
     deep: frozenset[str]
     flat: frozenset[str]
-    #: The flat directories where every entry is relevant. In all others, only ``entries`` are relevant.
+    #: The flat directories where every entry is relevant. In other flat directories, only ``entries`` are.
     whole: frozenset[str]
     #: The entries that determine where the watched paths lead, except those inside ``deep`` directories.
     entries: frozenset[str]

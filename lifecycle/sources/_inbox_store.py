@@ -1,6 +1,6 @@
 """The file of an inbox: the accepted requests and their results.
 
-Any process can open the inbox and add to it, but only the process that holds the lock can deliver from it.
+Any process can open the inbox and add messages, but only the process that holds the lock can deliver them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Message(NamedTuple):
 
 
 def lock_path(path: str | os.PathLike[str]) -> str:
-    """Return the path of the lock that a process must hold to deliver from the file at ``path``. Links are resolved."""
+    """Return the path of the lock that a process must hold to deliver messages from ``path``. Links are resolved."""
     return f"{os.path.realpath(path)}-lock"
 
 

@@ -132,7 +132,7 @@ class _Completer(Completer):
 
 
 def _terminal() -> dict[str, Any]:
-    """Return this module's input and output for prompt_toolkit. Empty on Windows."""
+    """Return the input and output to pass to prompt_toolkit. On Windows, return an empty dictionary."""
     if sys.platform == "win32":
         return {}
     output = _Screen.from_pty(sys.stdout, term=os.environ.get("TERM"))

@@ -116,7 +116,7 @@ class FileWatchSource:
         self._recursive = recursive
         self._follow_links = follow_links
         self._rules = Rules(include, ignore)
-        # We keep this when the source fails, so that a restarted source can report what has changed in the meantime.
+        # We keep the tree when the source fails, so that a restarted source can report changes made in the meantime.
         self._tree: Tree | None = None
         self._changes: _WatchedChanges | _PolledChanges | None = None
         # Changes found but not yet sent.

@@ -23,7 +23,7 @@ __all__ = ["HealthCheckSource", "Trigger"]
 
 
 class Trigger(StrEnum):
-    """Which results become events."""
+    """The check results that are sent as events."""
 
     #: The first result, and every result that changes the state.
     EDGE = "edge"
@@ -73,10 +73,10 @@ class HealthCheckSource:
         self.timeout: float = in_seconds("timeout", timeout, finite=True)
         self.trigger: Trigger = _trigger(trigger)
         self._check = check
-        # The number of consecutive results needed to leave each state: successes to leave down, failures to leave up.
+        # How many consecutive results change the state: successes if the state is down, failures if it is up.
         self._needed = {False: successes, True: failures}
         self._healthy: bool | None = None
-        # The number of consecutive results so far that contradict the state.
+        # The number of consecutive results, up to the latest, that contradict the state.
         self._against = 0
         # A plain check that timed out and is still running.
         self._hanging: asyncio.Future[object] | None = None

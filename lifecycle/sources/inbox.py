@@ -75,8 +75,8 @@ class Inbox:
     interrupted by a crash is not considered a failure. An event that its route drops on purpose (``busy="drop"``,
     ``busy="restart"``) is considered done.
 
-    Only one process at a time delivers from a file. Other processes can accept requests in the meantime. When the first
-    process exits, one of the others takes over. The lock file is ``<path>-lock``.
+    Only one process at a time delivers messages from a file. Other processes can accept requests in the meantime. When
+    the first process exits, one of the others takes over. The lock file is ``<path>-lock``.
 
     Args:
         path: The SQLite file, which is created if necessary.
@@ -110,7 +110,7 @@ class InboxState:
     name: str
     #: The number of messages in each state: ``waiting``, ``under_way`` and ``dead``. Empty before the first count.
     depths: dict[str, int]
-    #: True if this process delivers from the file.
+    #: True if this process delivers the messages in the file.
     delivers: bool
     suspended: bool
     kind: str = "inbox"
@@ -135,10 +135,11 @@ class InboxDelivery:
         self._followed: dict[asyncio.Task[None], Delivery] = {}
         # The numbers of messages that the router dropped before calling their handlers.
         self._unused: list[int] = []
-        # The numbers of handled messages, and the task that stores them, which exists while there are any.
+        # The numbers of handled messages, and the task that writes them to the file. The task exists only while there
+        # are such messages.
         self._done: list[int] = []
         self._writing: asyncio.Task[None] | None = None
-        # True once this process delivers. Until then, messages that it accepts are only stored in the file.
+        # True once this process delivers messages. Until then, it only stores accepted messages in the file.
         self._is_ours = False
         self._ending = False
         # If true, no messages are delivered, and accepted ones are kept.

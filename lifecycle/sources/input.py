@@ -50,7 +50,7 @@ _MAX_LINE = 1_048_576
 #: The maximum number of bytes per read.
 _CHUNK = 65_536
 
-#: Events that end the program. If input comes from a pipe, the lines after them are ignored.
+#: Events that stop the program. If input comes from a pipe, any lines after such an event are ignored.
 _ENDS = (ShutdownEvent, TerminateEvent)
 
 
@@ -60,8 +60,8 @@ class InputSource:
     It never blocks the event loop or the program's exit.
 
     If the input is not a terminal, each line is read after the previous one has been handled. If the source is
-    cancelled, it still emits the lines that have arrived, up to one that ends the program. If the input is a terminal,
-    lines do not wait for each other, and unread lines are dropped when the source is cancelled.
+    cancelled, it still emits the lines that have arrived, up to a line that stops the program. If the input is a
+    terminal, lines do not wait for each other, and unread lines are dropped when the source is cancelled.
 
     A line can be up to 1,048,576 bytes long. A longer line is discarded, and an error is logged. Bytes that are not
     UTF-8 are replaced.

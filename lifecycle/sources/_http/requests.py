@@ -44,7 +44,7 @@ _LONGEST_PATH = 200
 #: How long, in seconds, requests in flight have to finish.
 _GRACE = 3.0
 
-#: A shorter limit for when the server closes. Afterwards, requests that are still waiting for space are refused.
+#: A shorter limit, in seconds, that applies when the server closes. Requests still waiting for space are then refused.
 _LAST_GRACE = 0.3
 
 #: The maximum number of keys in the idempotency cache. If there are more, the oldest key is removed.
@@ -322,7 +322,7 @@ class _InFlight:
                     await self._fewer
 
     def is_given_up(self, task: asyncio.Task[object]) -> bool:
-        """Return whether `give_up` cancelled ``task``, rather than aiohttp after the connection was closed."""
+        """Return whether ``task`` was cancelled by `give_up` and not by aiohttp, which cancels it on a disconnect."""
         return task in self._given_up and not task.uncancel()
 
 
