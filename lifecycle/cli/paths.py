@@ -13,7 +13,7 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from lifecycle.cli.files import read_text
 from lifecycle.cli.options import Glob
@@ -50,6 +50,27 @@ class _IgnoreFile(NamedTuple):
     spec: GitIgnoreSpec | None
 
 
+class _Directory(NamedTuple):
+    """The rules of ignore files for the entries of a directory."""
+
+    #: True if the directory itself is ignored, or one above it.
+    ignored: bool
+    #: The rules that apply, the nearest first, each with the depth of its file.
+    specs: tuple[tuple[int, GitIgnoreSpec], ...]
+
+    def ignores(self, parts: tuple[str, ...], *, is_dir: bool) -> bool:
+        """Return whether the entry at ``parts`` is ignored by the first ignore file that has a rule for it."""
+        for depth, spec in self.specs:
+            ignored = spec.check_file("/".join(parts[depth:]) + ("/" if is_dir else "")).include
+            if ignored is not None:
+                return ignored
+        return False
+
+
+#: The directories checked so far, so that each ignore file is looked at once for several paths.
+_Known: TypeAlias = "dict[tuple[IgnoreFiles, tuple[str, ...]], _Directory]"
+
+
 class IgnoreFiles:
     """Finds paths below ``root`` (an absolute directory) that ignore files exclude.
 
@@ -65,36 +86,39 @@ class IgnoreFiles:
         self._others = tuple(others)
         self._files: dict[str, _IgnoreFile] = {}
 
-    def ignores(self, path: Path) -> bool:
+    def ignores(self, path: Path, known: _Known) -> bool:
         """Return whether a file excludes ``path`` (which is absolute) or a directory between ``path`` and the root."""
-        return path.is_relative_to(self._root) and self._ignores_below(self._root, path)
+        depth = len(self._root.parts)
+        return path.parts[:depth] == self._root.parts and self._ignores_below(depth, path, known)
 
-    def _ignores_below(self, base: Path, path: Path) -> bool:
-        """Return whether ``path`` or a directory between it and ``base`` is ignored."""
-        parts = path.relative_to(self._top).parts
-        first = len(base.relative_to(self._top).parts) + 1
-        for end in range(first, len(parts) + 1):
-            if self._ignored_itself(parts[:end], is_dir=end < len(parts) or os.path.isdir(path)):  # noqa: PTH112  # never raises
-                return True
-        return False
+    def _ignores_below(self, depth: int, path: Path, known: _Known) -> bool:
+        """Return whether ``path`` or a directory between it and its first ``depth`` parts is ignored."""
+        # Slicing takes a tenth of the time of `Path.relative_to`.
+        above = len(self._top.parts)
+        parts, first = path.parts[above:], depth - above
+        if len(parts) <= first:
+            return False
+        directory = self._directory(parts[:-1], first, known)
+        if directory.ignored or not directory.specs:
+            return directory.ignored
+        return directory.ignores(parts, is_dir=os.path.isdir(path))  # noqa: PTH112  # never raises
 
-    def _ignored_itself(self, parts: tuple[str, ...], *, is_dir: bool) -> bool:
-        """Return whether the path is ignored by the first ignore file that has a rule for it."""
-        top = str(self._top)
-        for depth in range(len(parts) - 1, -1, -1):
-            for name in self._names:
-                # Join strings here, because `Path.joinpath` would take most of the time.
-                ignored = self._check("/".join((top, *parts[:depth], name)), parts[depth:], is_dir=is_dir)
-                if ignored is not None:
-                    return ignored
-        found = (self._check(str(file), parts, is_dir=is_dir) for file in self._others)
-        return next((each for each in found if each is not None), False)
+    def _directory(self, parts: tuple[str, ...], first: int, known: _Known) -> _Directory:
+        """Return the rules for the directory at ``parts``. Directories up to the depth ``first`` are not ignored."""
+        found = known.get((self, parts))
+        if found is None:
+            if parts:
+                above = self._directory(parts[:-1], first, known)
+            else:
+                above = _Directory(ignored=False, specs=self._specs(map(str, self._others), 0))
+            ignored = above.ignored or (len(parts) > first and above.ignores(parts, is_dir=True))
+            # Join strings here, because `Path.joinpath` would take most of the time.
+            own = self._specs(("/".join((str(self._top), *parts, name)) for name in self._names), len(parts))
+            found = known[self, parts] = _Directory(ignored, (*own, *above.specs))
+        return found
 
-    def _check(self, file: str, parts: tuple[str, ...], *, is_dir: bool) -> bool | None:
-        spec = self._read(file)
-        if spec is None:
-            return None
-        return spec.check_file("/".join(parts) + ("/" if is_dir else "")).include
+    def _specs(self, files: Iterable[str], depth: int) -> tuple[tuple[int, GitIgnoreSpec], ...]:
+        return tuple((depth, spec) for file in files if (spec := self._read(file)) is not None)
 
     def _read(self, file: str) -> GitIgnoreSpec | None:
         stamp = _stamp(file)
@@ -114,7 +138,7 @@ class GitIgnore(IgnoreFiles):
     def __init__(self, root: Path) -> None:
         top = repository(root) or root
         super().__init__(root, top, _NAMES, (top / ".git" / "info" / "exclude", _global_excludes()))
-        if self._ignores_below(top, root):
+        if self._ignores_below(len(top.parts), root, {}):
             self._top = root
 
 
@@ -190,19 +214,25 @@ class PathRules:
         flat = [each for path in self._flat for each in (path.iterdir() if path.is_dir() else [path])]
         return (*self._roots[: len(self._roots) - len(self._flat)], *(each for each in flat if each.is_file()))
 
-    def action(self, path: Path) -> Action:
+    def select(self, paths: Iterable[Path]) -> list[Path]:
+        """Return those of the ``paths`` that are not ignored. Each ignore file is looked at only once."""
+        known: _Known = {}
+        return [path for path in paths if self.action(path, known) != "ignore"]
+
+    def action(self, path: Path, known: _Known | None = None) -> Action:
         """Return what to do about a change to ``path``."""
+        known = {} if known is None else known
         path = absolute(path, self._here)
         if self._outputs and _identity(path) in self._outputs:
             return "ignore"
         for glob, action in self._on:
-            if self._matches(glob, path) and (glob.is_name or not self._git_ignores(path)):
+            if self._matches(glob, path) and (glob.is_name or not self._git_ignores(path, known)):
                 return action
         if path == self._env_file:
             return "restart"
         if any(glob.covers(self.name(path, glob.base)) for glob in self._ignore):
             return "ignore"
-        if any(each.ignores(path) for each in self._listed) or self._git_ignores(path):
+        if any(each.ignores(path, known) for each in self._listed) or self._git_ignores(path, known):
             return "ignore"
         return self._otherwise if self._is_wanted(path) else "ignore"
 
@@ -231,8 +261,8 @@ class PathRules:
             return True
         return path.name.endswith(self._ext) or any(self._matches(glob, path) for glob in self._include)
 
-    def _git_ignores(self, path: Path) -> bool:
-        return path not in self._roots and any(git.ignores(path) for git in self._git)
+    def _git_ignores(self, path: Path, known: _Known) -> bool:
+        return path not in self._roots and any(git.ignores(path, known) for git in self._git)
 
 
 def _read_globs(file: Path) -> tuple[Glob, ...]:
@@ -274,4 +304,5 @@ def _identity(file: Path | int) -> tuple[int, int] | None:
 
 def absolute(path: Path, here: Path) -> Path:
     """Return ``path``, relative to ``here``, as an absolute path without ``..``. Links are not resolved."""
-    return Path(os.path.normpath(here / path))
+    path = path if path.is_absolute() else here / path
+    return Path(os.path.normpath(path)) if ".." in path.parts else path

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import stat
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lifecycle.control.patterns import path_glob
 
@@ -65,6 +66,12 @@ STAMP_NS = 20_000_000
 # The maximum number of links to follow, which is also the kernel's limit.
 _MOST_LINKS = 40
 
+# The fingerprint of a file whose directory has been replaced before the file was examined. It equals no other.
+_OTHER = 0
+
+# Whether a scan compares only the names of files, or also their states.
+_Scan: TypeAlias = Literal["names", "states"]
+
 
 class Tree:
     """The files in ``roots``, and the files below the directories in ``roots``.
@@ -86,15 +93,26 @@ class Tree:
         # Directories known to be unwatchable. We search for them only when one of them makes a watch fail.
         self._unwatchable: set[str] = set()
         self._warned_of_names = False
+        # The time of the first `list_files`, in nanoseconds, as the file system stamps it.
+        self._listed_at = 0
 
     @property
     def skipped(self) -> int:
         """The number of names that are skipped because they are not UTF-8."""
         return self.index.skipped()
 
+    def list_files(self) -> None:
+        """Record the names of all files, which takes a fraction of the time of `compare`.
+
+        A file that is only listed counts as modified at the first hint, or once it has changed since the first call.
+        """
+        self._listed_at = self._listed_at or time.time_ns() - STAMP_NS
+        self._look_at_roots({}, scan="names")
+        self._new_directories.clear()
+
     def compare(self) -> None:
         """Compare all files with the snapshot. On the first call, every file is recorded as added."""
-        self._look_at_roots({}, scan=True)
+        self._look_at_roots({}, scan="states")
         self._new_directories.clear()
 
     def update(self, hints: Iterable[tuple[str, bool]], again: Iterable[str] = ()) -> None:
@@ -106,7 +124,7 @@ class Tree:
         hinted = _without_links(hints)
         for path, modified in hinted.items():
             for directory, name in self.index.entries_for(path):
-                self._look(directory, name, modified=modified, scan=True)
+                self._look(directory, name, modified=modified, scan="states")
                 self.index.links_changed |= name in directory.links
         for real in again:
             for directory in self.index.at(real):
@@ -115,7 +133,7 @@ class Tree:
         for directory, name in self.index.links():
             # Checking one link may have removed the directory that contains another.
             if name in directory.links:
-                self._look(directory, name, modified=hinted.get(os.path.realpath(directory.prefix + name), False))
+                self._look(directory, name, modified=hinted.get(os.path.realpath(directory.prefix + name)))
 
     def take_changes(self) -> Mapping[str, Change]:
         """Return the net change to each path since the last call."""
@@ -157,15 +175,20 @@ class Tree:
 
     # -- comparison with the disk -------------------------------------------------------------------------------
 
-    def _look_at_roots(self, hinted: Mapping[str, bool], *, scan: bool = False) -> None:
+    def _look_at_roots(self, hinted: Mapping[str, bool], *, scan: _Scan | None = None) -> None:
         reals = {path: os.path.realpath(path) for path in self._roots}
         if not self._follow_links:
             self.index.allowed = tuple(reals.values())
         for path, real in reals.items():
-            self._look(self._top, path, modified=hinted.get(real, False), scan=scan)
+            self._look(self._top, path, modified=hinted.get(real), scan=scan)
 
-    def _look(self, directory: _DirectorySnapshot, name: str, *, modified: bool = False, scan: bool = False) -> None:
-        """Check one entry. If ``scan`` is true, read a directory even if it is already known."""
+    def _look(
+        self, directory: _DirectorySnapshot, name: str, *, modified: bool | None = None, scan: _Scan | None = None
+    ) -> None:
+        """Check one entry. With ``scan``, read it even if it is a directory that is already known.
+
+        ``modified`` is None without a hint at this entry.
+        """
         path = directory.prefix + name
         if self._skips(directory, name):
             self._look_at_ignored(directory, name, link=os.path.islink(path))
@@ -179,10 +202,10 @@ class Tree:
         entered = self._record(directory, name, found, modified=modified)
         inner = directory.directories.get(name)
         if inner is not None and (entered or scan):
-            self._scan(inner)
+            self._scan(inner, scan or "states")
             self._new_directories.add(inner.real)
 
-    def _scan(self, directory: _DirectorySnapshot) -> None:
+    def _scan(self, directory: _DirectorySnapshot, scan: _Scan = "states") -> None:
         """Read a directory and all directories below it.
 
         We use a loop, because recursion could overflow the call stack.
@@ -200,8 +223,11 @@ class Tree:
                 self._remove(directory, name)
             self.index.keep_links(directory, entries)
             for name, entry in entries.items():
-                if self._skips(directory, name):
+                if self._rules.skips(name, directory.relative + name):
                     self._look_at_ignored(directory, name, link=entry.is_symlink())
+                    continue
+                if scan == "names" and entry.is_file(follow_symlinks=False):
+                    self._list_file(directory, name)
                     continue
                 self.index.note_link(directory, name, link=entry.is_symlink())
                 try:
@@ -233,8 +259,16 @@ class Tree:
 
     # -- recording entries --------------------------------------------------------------------------------------
 
+    def _list_file(self, directory: _DirectorySnapshot, name: str) -> None:
+        """Record the name of an existing file."""
+        if name in directory.links or name in directory.directories:
+            self.index.note_link(directory, name, link=False)
+            self._remove(directory, name)
+        if name not in directory.files and self._rules.wants(name, directory.relative + name):
+            directory.files[name] = None
+
     def _record(
-        self, directory: _DirectorySnapshot, name: str, found: os.stat_result, *, modified: bool = False
+        self, directory: _DirectorySnapshot, name: str, found: os.stat_result, *, modified: bool | None = None
     ) -> bool:
         """Record an existing entry. Return True if it is a directory that was not known before."""
         if stat.S_ISDIR(found.st_mode):
@@ -248,14 +282,20 @@ class Tree:
         if not stat.S_ISREG(found.st_mode):
             self._remove_file(directory, name)
         elif directory is self._top or self._rules.wants(name, directory.relative + name):
-            self._record_file(directory, name, _fingerprint(found), modified=modified)
+            self._record_file(directory, name, found, modified=modified)
         return False
 
-    def _record_file(self, directory: _DirectorySnapshot, name: str, fingerprint: int, *, modified: bool) -> None:
-        """Record an existing file. If its fingerprint is ambiguous, ``modified`` determines whether it has changed."""
+    def _record_file(
+        self, directory: _DirectorySnapshot, name: str, found: os.stat_result, *, modified: bool | None
+    ) -> None:
+        """Record an existing file. If its fingerprint is ambiguous, ``modified`` decides whether it has changed."""
         known = directory.files.get(name)
+        is_listed = known is None and name in directory.files
+        if is_listed and modified is None and found.st_ctime_ns < self._listed_at:
+            return
+        fingerprint = _fingerprint(found)
         if known is None:
-            self._note(directory.prefix + name, "added")
+            self._note(directory.prefix + name, "modified" if is_listed else "added")
         elif known not in (fingerprint, ~fingerprint) or (modified and known < 0):
             self._note(directory.prefix + name, "modified")
         else:
@@ -268,7 +308,8 @@ class Tree:
         self._remove_directory(directory, name)
 
     def _remove_file(self, directory: _DirectorySnapshot, name: str) -> None:
-        if directory.files.pop(name, None) is not None:
+        if name in directory.files:
+            del directory.files[name]
             self._note(directory.prefix + name, "deleted")
 
     def _remove_directory(self, directory: _DirectorySnapshot, name: str) -> None:
@@ -362,7 +403,8 @@ class _DirectorySnapshot:
         self.relative = relative
         self.identity = identity
         self.parent = parent
-        self.files: dict[str, int] = {}
+        #: The fingerprint of each file; None if only its name has been listed.
+        self.files: dict[str, int | None] = {}
         self.directories: dict[str, _DirectorySnapshot] = {}
         #: The names of all links, wherever they lead.
         self.links: set[str] = set()
@@ -475,6 +517,8 @@ class _SnapshotIndex:
         if known:
             # This is a different directory with the same name. The contents of the two are compared file by file.
             self._by_real_path[known.real].remove(known)
+            if known.identity != identity:
+                known.files = {name: _OTHER if each is None else each for name, each in known.files.items()}
             known.real, known.identity = real, identity
         else:
             relative = "" if is_root else f"{directory.relative}{name}/"
@@ -679,20 +723,23 @@ class _Globs:
 
     def __init__(self, globs: Iterable[str]) -> None:
         texts = (globs,) if isinstance(globs, str) else tuple(globs)
+        self._given = bool(texts)
         patterns = [(path_glob(_tidy(text)), "/" in text.rstrip("/")) for text in texts]
         names = [pattern for pattern, anchored in patterns if not anchored]
         self._names = frozenset(pattern.topic for pattern in names if pattern.is_exact)
-        self._wild_names = tuple(pattern for pattern in names if not pattern.is_exact)
+        wild = [pattern.segments[0].regex for pattern in names if not pattern.is_exact]
+        # One expression, because every name in the tree is matched. Without globs, it matches nothing.
+        self._wild_names = re.compile("|".join(f"(?:{each})" for each in wild) or r"(?!)").fullmatch
         self._paths = tuple(pattern for pattern, anchored in patterns if anchored)
 
     def __bool__(self) -> bool:
-        return bool(self._names or self._wild_names or self._paths)
+        return self._given
 
     def match(self, name: str, relative: str) -> bool:
         return (
             name in self._names
-            or any(pattern.matches(name) for pattern in self._wild_names)
-            or any(pattern.matches(relative) for pattern in self._paths)
+            or self._wild_names(name) is not None
+            or (bool(self._paths) and any(pattern.matches(relative) for pattern in self._paths))
         )
 
 

@@ -130,6 +130,18 @@ class FileWatchSource:
         """The number of names in the watched directories that are currently skipped because they are not UTF-8."""
         return 0 if self._tree is None else self._tree.skipped
 
+    async def _look(self) -> None:
+        """Record the files, so that the source, once it is entered, reports every change from now on.
+
+        Raises:
+            OSError: if a path does not exist or cannot be read.
+        """
+        tree = await asyncio.to_thread(self._new_tree)
+        # Times of a network file system, which is polled, may differ from those of this computer.
+        await asyncio.to_thread(tree.list_files if self._poll is None else tree.compare)
+        tree.take_changes()
+        self._tree = tree
+
     async def __aenter__(self) -> Self:
         """Set up the watches. Every change from then on is sent.
 
@@ -137,8 +149,11 @@ class FileWatchSource:
             FileNotFoundError: if a path does not exist.
             OSError: if a watch cannot be set up. The message names the limit that was reached.
         """
-        tree = await asyncio.to_thread(self._first_look) if self._tree is None else self._tree
-        self._changes = _WatchedChanges(tree, self._step) if self._poll is None else _PolledChanges(tree, self._poll)
+        tree = await asyncio.to_thread(self._new_tree) if self._tree is None else self._tree
+        if self._poll is None:
+            self._changes = _WatchedChanges(tree, self._step, is_new=self._tree is None)
+        else:
+            self._changes = _PolledChanges(tree, self._poll)
         try:
             await self._changes.open()
         except BaseException:
@@ -174,11 +189,15 @@ class FileWatchSource:
     async def _send(self, emit: Emit) -> None:
         while self._pending:
             path, change = self._pending.popleft()
-            event = FileEvent(change, Path(path))
-            if self._filter is None or self._filter(event.change, event.path):
+            event = self._event(change, Path(path))
+            if event is not None:
                 await emit(event)
 
-    def _first_look(self) -> Tree:
+    def _event(self, change: Change, path: Path) -> FileEvent | None:
+        """Return the event for a change, or None if the filter rejects it."""
+        return FileEvent(change, path) if self._filter is None or self._filter(change, path) else None
+
+    def _new_tree(self) -> Tree:
         for path in self.paths:
             if not path.exists():
                 reason = "the path does not exist; create it first, or watch the directory above it"
@@ -188,9 +207,7 @@ class FileWatchSource:
                 reason = "this process is not allowed to read the directory; change the directory's mode or owner"
                 raise PermissionError(errno.EACCES, reason, str(watched))
         roots = [str(path) for path in self.paths]
-        tree = Tree(roots, self._rules, recursive=self._recursive, follow_links=self._follow_links)
-        tree.compare()
-        return tree
+        return Tree(roots, self._rules, recursive=self._recursive, follow_links=self._follow_links)
 
 
 # -- changes ---------------------------------------------------------------------------------------------------
@@ -220,9 +237,11 @@ class _PolledChanges:
 class _WatchedChanges:
     """Changes found by checking the system's reports, which are collected over ``step`` seconds."""
 
-    def __init__(self, tree: Tree, step: float) -> None:
+    def __init__(self, tree: Tree, step: float, *, is_new: bool) -> None:
         self._tree = tree
         self._step = step
+        # True until the watches have been opened for the first time. Changes before that are not reported.
+        self._is_new = is_new
         self._watch: _Watch | None = None
         # The directories to read again: sets of real paths, each with the time when it is due, in no particular order.
         self._due: list[tuple[float, set[str]]] = []
@@ -239,10 +258,13 @@ class _WatchedChanges:
         Raises:
             OSError: if the watches cannot be opened. The message names the limit that was reached.
         """
+        if self._is_new:
+            await self._look()
         for last in (*[False] * _ATTEMPTS, True):
             if await self._open_once(last=last) or last:
-                return
+                break
             await self.close()
+        self._is_new = False
 
     async def next(self) -> Mapping[str, Change]:
         """Wait for reports or for the next scheduled scan. Return the changes since the last call, if any.
@@ -294,10 +316,13 @@ class _WatchedChanges:
             # An entry was deleted after the scan, before the watch started.
             if last:
                 raise
-            await asyncio.to_thread(self._tree.compare)
+            await self._look()
             return False
-        await asyncio.to_thread(self._tree.compare)
+        await self._look()
         return watch_set == await asyncio.to_thread(self._tree.watch_set)
+
+    async def _look(self) -> None:
+        await asyncio.to_thread(self._tree.list_files if self._is_new else self._tree.compare)
 
     async def _recover(self, error: _WatchBroken) -> None:
         if self._unproven:

@@ -11,7 +11,7 @@ import pytest
 
 from lifecycle.errors import InvalidPattern
 from lifecycle.sources import DEFAULT_IGNORES, FileWatchSource
-from lifecycle.sources._file_tree import Rules, Tree, entries_on_the_way
+from lifecycle.sources._file_tree import STAMP_NS, Rules, Tree, entries_on_the_way
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -179,3 +179,70 @@ def test_invalid_globs_raise(wrong: dict[str, Any]) -> None:
 def test_a_filter_that_is_not_callable_raises() -> None:
     with pytest.raises(TypeError, match=r"filter='\*\.py'"):
         FileWatchSource("src", filter="*.py")  # type: ignore[arg-type]  # the mistake under test
+
+
+# -- files that are only listed -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> Tree:
+    """Return a tree whose files were written long before they were listed."""
+    for name in ("a", "b", "d/c"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    wait_for_next_stamp(tmp_path)
+    tree = Tree([str(tmp_path)], Rules((), DEFAULT_IGNORES), recursive=True)
+    tree.list_files()
+    assert tree.take_changes() == {}
+    return tree
+
+
+def wait_for_next_stamp(directory: Path) -> None:
+    """Wait until a change has a time that is clearly later than those of earlier changes."""
+    probe = directory.parent / "probe"
+    probe.write_text("")
+    began = probe.stat().st_ctime_ns
+    while probe.stat().st_ctime_ns - began <= 2 * STAMP_NS:
+        probe.touch()
+
+
+def compared(tree: Tree) -> dict[str, str]:
+    tree.compare()
+    return {path.rpartition("/")[2]: change for path, change in tree.take_changes().items()}
+
+
+def test_files_that_have_not_changed_since_they_were_listed_are_unchanged(listed: Tree) -> None:
+    assert compared(listed) == {}
+
+
+def test_changes_since_the_list_are_found_by_a_comparison(listed: Tree, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("y")
+    (tmp_path / "b").unlink()
+    (tmp_path / "e").write_text("x")
+    assert compared(listed) == {"a": "modified", "b": "deleted", "e": "added"}
+    assert compared(listed) == {}
+
+
+def test_hint_at_a_listed_file_is_a_change_once(listed: Tree, tmp_path: Path) -> None:
+    assert look(listed, tmp_path / "a") == {"a": "modified"}
+    assert look(listed, tmp_path / "a") == {}
+
+
+def test_listed_files_change_with_their_directory(listed: Tree, tmp_path: Path) -> None:
+    other = tmp_path.parent / f"{tmp_path.name} other"
+    other.mkdir()
+    (other / "c").write_text("x")
+    os.utime(other / "c", (1, 1))
+    (tmp_path / "d").rename(tmp_path.parent / f"{tmp_path.name} old")
+    other.rename(tmp_path / "d")
+    assert compared(listed) == {"c": "modified"}
+
+
+def test_a_listed_file_that_becomes_a_directory_is_deleted(listed: Tree, tmp_path: Path) -> None:
+    (tmp_path / "a").unlink()
+    (tmp_path / "a").mkdir()
+    listed.list_files()
+    shutil.rmtree(tmp_path / "d")
+    (tmp_path / "d").write_text("x")
+    listed.list_files()
+    assert listed.take_changes() == {str(tmp_path / "a"): "deleted", str(tmp_path / "d" / "c"): "deleted"}

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from lifecycle.cli.output import Console
     from lifecycle.cli.up.processes import Process
-    from lifecycle.control import FileBatch, Router
-    from lifecycle.events import Change, FileEvent
+    from lifecycle.cli.watch.session import ChangedFile, ChangedFiles, ChangeSource
+    from lifecycle.control import Router
+    from lifecycle.events import Change
 
 __all__ = ["Changes", "Restarts", "python_of"]
 
@@ -68,10 +69,10 @@ class Changes:
         """The watched files and directories."""
         return tuple(path for watch in self._watches for path in watch.paths)
 
-    def add_to(self, router: Router) -> None:
-        """Add a file source and its handlers to ``router``."""
+    def handle(self, router: Router) -> list[ChangeSource]:
+        """Add handlers of changes to ``router``, and return the sources of these changes."""
         router.also("file/*", self._begin_check, busy="drop")
-        handle_changes(router, self._files, self.paths, wait=WAIT, wanted=lambda _, path: self._counts(path))
+        return handle_changes(router, self._files, self.paths, self._react, wait=WAIT)
 
     def ignore(self, *logs: int) -> None:
         """Ignore changes to the files behind these descriptors."""
@@ -80,26 +81,33 @@ class Changes:
 
     def learn(self) -> AsyncGenerator[int]:
         """Read the watched files, so that touched but unchanged files can be recognised. Yields after each batch."""
-        return self._contents.learn(dict.fromkeys(self.paths), self._counts)
+        return self._contents.learn(dict.fromkeys(self.paths), self._select)
 
-    def _counts(self, path: Path) -> bool:
-        return any(watch.counts(path) for watch in self._watches)
+    def _select(self, paths: Iterable[Path]) -> set[Path]:
+        every = [*paths]
+        return {path for watch in self._watches for path in watch.rules.select(filter(watch.contains, every))}
 
-    async def _begin_check(self, event: FileEvent) -> None:
+    def _react(self, _: Change, path: Path) -> tuple[_Watch, ...] | None:
+        """Return the watches whose processes a change restarts, or None without any."""
+        return tuple(watch for watch in self._watches if watch.counts(path)) or None
+
+    async def _begin_check(self, event: ChangedFile[tuple[_Watch, ...]]) -> None:
         """Compile a changed file while waiting for further changes."""
-        for watch in self._watches:
-            if watch.syntax is not None and watch.counts(event.path):
+        for watch in event.reaction:
+            if watch.syntax is not None:
                 await watch.syntax.begin(event.path)
 
-    async def _files(self, batch: FileBatch) -> None:
+    async def _files(self, batch: ChangedFiles[tuple[_Watch, ...]]) -> None:
         changes = await self._contents.changed(batch.changes)
-        self._restarts.restart([watch.name for watch in self._watches if await self._needs_restart(watch, changes)])
+        names: list[str] = []
+        for watch in self._watches:
+            own: dict[Path, Change] = {p: change for p, change in changes.items() if watch in batch.reactions[p]}
+            if own and await self._needs_restart(watch, own):
+                names.append(watch.name)
+        self._restarts.restart(names)
 
-    async def _needs_restart(self, watch: _Watch, changes: Mapping[Path, Change]) -> bool:
-        """Print how ``changes`` affect a process, and return whether it has to be restarted."""
-        own: dict[Path, Change] = {path: change for path, change in changes.items() if watch.counts(path)}
-        if not own:
-            return False
+    async def _needs_restart(self, watch: _Watch, own: Mapping[Path, Change]) -> bool:
+        """Print how changes affect a process, and return whether it has to be restarted."""
         why = watch.rules.describe(own)
         if errors := await watch.errors(own):
             alive = self._restarts.is_alive(watch.name)
@@ -123,9 +131,13 @@ class _Watch:
         python = python_of(process, environment(process))
         self.syntax = None if python is None else SyntaxCheck(python)
 
+    def contains(self, path: Path) -> bool:
+        """Return whether the process watches ``path`` or a directory above it."""
+        return any(path.is_relative_to(root) for root in self.paths)
+
     def counts(self, path: Path) -> bool:
-        """Return whether a change to ``path`` restarts the process."""
-        return any(path.is_relative_to(root) for root in self.paths) and self.rules.action(path) != "ignore"
+        """Return whether a change of ``path`` restarts the process."""
+        return self.contains(path) and self.rules.action(path) != "ignore"
 
     async def errors(self, changed: Iterable[Path]) -> list[str]:
         """Return the errors that would prevent the process from starting after these changes."""

@@ -22,7 +22,7 @@ from lifecycle.cli.up.processes import environment, find_file, read_file
 from lifecycle.cli.up.screen import Outcome, Screen, StatusPrinter, exit_status, plan, summary
 from lifecycle.cli.up.selection import counts, selected
 from lifecycle.cli.up.starts import OrderedWorker, Starts
-from lifecycle.cli.watch.session import learning
+from lifecycle.cli.watch.session import watching
 from lifecycle.control import Router
 from lifecycle.errors import InvalidTransition, SourceFailed, WorkerFailed
 from lifecycle.workers import ProcessWorker, Spec, Supervisor
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from lifecycle.cli.up.processes import Process
     from lifecycle.cli.up.selection import Formation, UpSettings
+    from lifecycle.cli.watch.session import ChangeSource
     from lifecycle.events import CommandEvent, StatusEvent
     from lifecycle.workers import WorkerState
 
@@ -101,6 +102,9 @@ class _Program:
         self._changes = Changes(formation.processes, self._environment, self._starts, screen.console, logs=screen.logs)
         # The names of processes that `lifecycle ctl` has scaled to 0. They can be started again.
         self._emptied: set[str] = set()
+        self._router = self._new_router()
+        self._files: list[ChangeSource] = self._changes.handle(self._router) if self._changes.paths else []
+        self._spawned = asyncio.Event()
         self._outcomes: list[Outcome] = []
 
     def run(self) -> int:
@@ -114,7 +118,7 @@ class _Program:
         hooks.forced_exit.connect(self._kill)
         try:
             # Shutdown hooks can use a fifth of the time.
-            run(control, self._router(), self._main, exit_timeout=max(25.0, limit * 1.25))
+            run(control, self._router, self._main, exit_timeout=max(25.0, limit * 1.25))
         except SourceFailed as error:
             self._screen.console.error(str(error))
             return FAILED
@@ -123,19 +127,17 @@ class _Program:
         self._summarise()
         return exit_status(self._outcomes)
 
-    def _router(self) -> Router:
-        """Return a router for the command `scale`, and for changes to files if a process watches files."""
+    def _new_router(self) -> Router:
+        """Return a router for the command `scale`."""
         router = Router("up")
         router.command("scale", self._scale, help="Change the number of copies: NAME=N.", complete=self._scalings)
         # Otherwise, a program with a router ignores SIGHUP if there is no terminal.
         router.handle("signal/hangup", lambda _: _shut_down())
-        if self._changes.paths:
-            self._changes.add_to(router)
         return router
 
     async def _main(self) -> None:
-        """Run the processes. This runs after the sources have started, so that no change is missed."""
-        async with learning(self._changes.learn()):
+        """Run the processes. Their files are listed before they start, so that no change is missed."""
+        async with watching(self._router, self._files, self._changes.learn(), self._spawned):
             await self._live()
 
     async def _live(self) -> None:
@@ -147,6 +149,7 @@ class _Program:
             with suppress(WorkerFailed):
                 await self._supervisor.start()
                 self._starts.begin()
+                self._spawned.set()
             await self._supervisor.wait()
         finally:
             await self._starts.close()

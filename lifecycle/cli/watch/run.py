@@ -15,7 +15,7 @@ from lifecycle.cli.output import FAILED, ConfigError, UsageError
 from lifecycle.cli.paths import PathRules, own_output
 from lifecycle.cli.watch.launcher import Launcher, handover, interpreter, own_reload_option, stdio_mode
 from lifecycle.cli.watch.runner import Runner
-from lifecycle.cli.watch.session import Session, handle_changes, learning
+from lifecycle.cli.watch.session import Session, handle_changes, watching
 from lifecycle.cli.watch.settings import find_table, watch_settings
 from lifecycle.errors import SourceFailed
 from lifecycle.events import SignalEvent
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from lifecycle.cli.output import Console
     from lifecycle.cli.watch.endpoints import LiveReload
     from lifecycle.cli.watch.launcher import Handover
+    from lifecycle.cli.watch.session import ChangeSource
     from lifecycle.cli.watch.settings import Settings
     from lifecycle.cli.watch.terminal import Foreground
     from lifecycle.control import Router
-    from lifecycle.events import Change
     from lifecycle.runtime.mains import AnyMain
 
 __all__ = ["watch"]
@@ -84,7 +84,7 @@ class _Program:
         foreground = _foreground() if mode == "foreground" else None
         self._launcher = Launcher(settings, mode, foreground, socket)
         python = interpreter(self._launcher.argv, os.environ)
-        self._rules = rules = PathRules(settings, here, outputs=own_output())
+        rules = PathRules(settings, here, outputs=own_output())
         live = self._live_reload()
         self._runner = Runner(
             self._launcher, settings, console, on_ready=live.notify if live is not None else lambda: None
@@ -96,7 +96,7 @@ class _Program:
         self._router.handle("command/status", self._show_status, lane="command", replace=True)
         # Emitted by the `reload` command and, without a terminal, by SIGHUP.
         self._router.handle("lifecycle/reload", session.reload)
-        self._add_files()
+        self._files = self._handle_files()
         self._add_webhook()
         self._add_signals()
         if live is not None:
@@ -120,34 +120,25 @@ class _Program:
         return self._runner.exit_status
 
     async def _main(self) -> None:
-        """Run the command. This runs after the sources have started, so that no change is missed."""
-        async with learning(self._session.learn()):
+        """Run the command. The files are listed before it starts, so that no change is missed."""
+        async with watching(self._router, self._files, self._session.learn(), self._runner.spawned):
             self._console.info(f"watching {self._watched}")
             if option := own_reload_option(self._settings.command):
                 self._console.warning(f"the command also restarts itself ({option}), even after a syntax error")
             await self._runner.run()
 
-    def _add_files(self) -> None:
+    def _handle_files(self) -> list[ChangeSource]:
         settings = self._settings
         self._router.also("file/*", self._session.begin_check, busy="drop")
-        handle_changes(
+        return handle_changes(
             self._router,
             self._session.files,
             settings.paths,
+            self._session.react,
             wait=settings.wait,
             flat=settings.watch_non_recursive,
             poll=settings.poll,
-            wanted=self._wants,
         )
-
-    def _wants(self, change: Change, path: Path) -> bool:
-        """Return whether to react to a change, and print the change with ``--verbose``."""
-        settings = self._settings
-        counts = not settings.fs_events or change in settings.fs_events
-        action = self._rules.action(path) if counts else "ignore"
-        if settings.verbose:
-            self._console.info(f"{change} {self._rules.name(path)}: {action}")
-        return action != "ignore"
 
     def _add_webhook(self) -> None:
         if self._settings.webhook is None:

@@ -55,6 +55,8 @@ class Runner:
         self._supervisor = Supervisor("lifecycle watch")
         self._tasks = asyncio.TaskGroup()
         self._begun = asyncio.Event()
+        #: Set when the first run has started or failed. If that may take a while, it is set before.
+        self.spawned: asyncio.Event = asyncio.Event()
         self._run_number = 0
         self._current = self._new_spec()
         # The successor starting alongside the current run, and the name of the last successor, which remains set until
@@ -182,6 +184,8 @@ class Runner:
         with suppress(StopTree):
             async with self._supervisor, self._tasks:
                 self._begun.set()
+                if self._settings.postpone or self._settings.delay_run or self._settings.ready:
+                    self.spawned.set()
                 if self._settings.postpone and not self._queued:
                     self._console.info("waiting for the first change")
                 else:
@@ -314,6 +318,8 @@ class Runner:
     # -- messages ----------------------------------------------------------------------------------------------
 
     def _report(self, event: StatusEvent) -> None:
+        if Status(event.new) not in (Status.CREATED, Status.STARTING):
+            self.spawned.set()
         match Status(event.old), Status(event.new):
             case Status.STARTING, Status.RUNNING:
                 self._limit_run()

@@ -15,15 +15,18 @@ import os
 import shlex
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from lifecycle._util import error_text
 from lifecycle.cli.files import read_env
 from lifecycle.cli.output import ConfigError
 from lifecycle.control import Debounce, FileBatch, merge_files
+from lifecycle.errors import SourceFailed
+from lifecycle.events import FileEvent
 from lifecycle.sources import DEFAULT_IGNORES, FileWatchSource
 from lifecycle.sources._file_tree import STAMP_NS, Rules
 
@@ -36,10 +39,21 @@ if TYPE_CHECKING:
     from lifecycle.cli.watch.runner import Runner
     from lifecycle.cli.watch.settings import Settings
     from lifecycle.control import ReloadEvent, Router, WebhookEvent
-    from lifecycle.events import Change, FileEvent
+    from lifecycle.events import Change
     from lifecycle.handlers import SuspendHandler
 
-__all__ = ["Contents", "Session", "SyntaxCheck", "because_of", "handle_changes", "learning", "syntax_errors"]
+__all__ = [
+    "ChangeSource",
+    "ChangedFile",
+    "ChangedFiles",
+    "Contents",
+    "Session",
+    "SyntaxCheck",
+    "because_of",
+    "handle_changes",
+    "syntax_errors",
+    "watching",
+]
 
 #: The maximum time, in seconds, for collecting changes while files keep changing.
 _LONGEST_WAIT: Final = 2.0
@@ -52,38 +66,112 @@ _STARTS, _SOON = 3, 3.0
 
 _log = logging.getLogger("lifecycle.cli")
 
+#: The reaction to a change.
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedFile(FileEvent, Generic[R]):
+    """A change that counts, and the reaction to it."""
+
+    reaction: R = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedFiles(Generic[R]):
+    """Several changes that count: the net change of each path, and the reactions to them."""
+
+    files: FileBatch
+    reactions: dict[Path, R] = field(repr=False)
+    topic: str = field(default="file/batch", init=False, repr=False)
+
+    @property
+    def changes(self) -> Mapping[Path, Change]:
+        """The net change of each path."""
+        return self.files.changes
+
+    def merge(self, later: ChangedFiles[R]) -> ChangedFiles[R]:
+        """Return these and the ``later`` changes as one batch. This consumes both."""
+        self.reactions.update(later.reactions)
+        return ChangedFiles(merge_files(self.files, later.files), self.reactions)
+
+
+class _MergeChanged:
+    """Merges the changes of a burst into one batch."""
+
+    def first(self, event: ChangedFile[R]) -> ChangedFiles[R]:
+        return ChangedFiles(merge_files.first(event), {event.path: event.reaction})
+
+    def __call__(self, pending: ChangedFiles[R], new: ChangedFile[R]) -> ChangedFiles[R]:
+        pending.reactions[new.path] = new.reaction
+        return ChangedFiles(merge_files(pending.files, new), pending.reactions)
+
+
+class ChangeSource(FileWatchSource):
+    """Sends a `ChangedFile` for every change that has a reaction."""
+
+    def __init__(self, react: Callable[[Change, Path], object | None], *paths: Path, **settings: Any) -> None:
+        super().__init__(*paths, **settings)
+        self._react = react
+
+    async def look(self) -> None:
+        """Record the files, so that every change from now on is reported.
+
+        Raises:
+            SourceFailed: if a path does not exist or cannot be read.
+        """
+        try:
+            await self._look()
+        except OSError as error:
+            raise SourceFailed(f"source {self.name!r} could not start: {error_text(error)}") from error
+
+    def _event(self, change: Change, path: Path) -> FileEvent | None:
+        reaction = self._react(change, path)
+        return None if reaction is None else ChangedFile(change, path, reaction)
+
 
 def handle_changes(
     router: Router,
-    handler: Callable[[FileBatch], Awaitable[None]],
+    handler: Callable[[ChangedFiles[R]], Awaitable[None]],
     paths: Iterable[Path],
+    react: Callable[[Change, Path], R | None],
     *,
     wait: float,
     flat: Iterable[Path] = (),
     poll: float | None = None,
-    wanted: Callable[[Change, Path], bool],
-) -> None:
-    """Call ``handler`` with the changes below ``paths`` once no file has changed for ``wait`` seconds.
+) -> list[ChangeSource]:
+    """Return sources of the changes below ``paths``, and call ``handler`` with them.
 
-    If files keep changing, ``handler`` is called every two seconds. Changes rejected by ``wanted`` are ignored.
-    Directories in ``flat`` are watched without their subdirectories. ``poll`` is the interval, in seconds, for scanning
-    the files instead of using notifications.
+    It is called when no file has changed for ``wait`` seconds, and every two seconds while files keep changing.
+    ``react`` returns the reaction to a change, or None to ignore the change. The directories ``flat`` are watched
+    without those below them. With ``poll``, the files are scanned at this interval, in seconds.
     """
-    debounce = Debounce(wait, max_wait=max(_LONGEST_WAIT, wait), merge=merge_files)
+    debounce = Debounce(wait, max_wait=max(_LONGEST_WAIT, wait), merge=_MergeChanged())
     router.handle("file/*", handler, debounce=debounce)
     # A busy source reports once every two steps, which must be shorter than `wait`.
     step = min(max(wait / 5, _SHORTEST_STEP), _LONGEST_STEP)
-    for recursive, watched in ((True, tuple(paths)), (False, tuple(flat))):
-        if watched:
-            router.add_source(FileWatchSource(*watched, recursive=recursive, filter=wanted, step=step, poll=poll))
+    roots = ((True, tuple(paths)), (False, tuple(flat)))
+    return [ChangeSource(react, *each, recursive=recursive, step=step, poll=poll) for recursive, each in roots if each]
 
 
 @contextlib.asynccontextmanager
-async def learning(reading: AsyncGenerator[int]) -> AsyncGenerator[None]:
-    """Run ``reading`` (from `Contents.learn`): the first batch before the block, and the rest during the block."""
-    # For a small program, the first batch contains all files.
+async def watching(
+    router: Router, sources: Sequence[ChangeSource], reading: AsyncGenerator[int], started: asyncio.Event
+) -> AsyncGenerator[None]:
+    """Watch files while the block runs a command.
+
+    Before the block, list the files, and run ``reading``, from `Contents.learn`, up to its first batch. Setting up the
+    watches blocks the event loop, for up to a second in a large tree, so it begins when ``started`` is set. Then all
+    changes since the list are reported.
+
+    Raises:
+        SourceFailed: if a path does not exist or cannot be read.
+    """
+    for source in sources:
+        await source.look()
+    # The first batch contains all files of a small program.
     await anext(reading, None)
-    rest = asyncio.create_task(_exhaust(reading), name="read the watched files")
+    rest = asyncio.create_task(_watch(router, sources, reading, started), name="watch files")
     try:
         yield
     finally:
@@ -91,7 +179,12 @@ async def learning(reading: AsyncGenerator[int]) -> AsyncGenerator[None]:
         await asyncio.wait({rest})
 
 
-async def _exhaust(reading: AsyncGenerator[int]) -> None:
+async def _watch(
+    router: Router, sources: Sequence[ChangeSource], reading: AsyncGenerator[int], started: asyncio.Event
+) -> None:
+    await started.wait()
+    for source in sources:
+        router.add_source(source)
     async for _ in reading:
         pass
 
@@ -120,7 +213,7 @@ class Session:
         self._syntax = SyntaxCheck(python) if python is not None and settings.check else None
         self._contents = Contents()
         # The changes and the last webhook received since `hold`, or None if changes are not held.
-        self._held: FileBatch | None = None
+        self._held: ChangedFiles[Action] | None = None
         self._held_request = ""
         # For each file, the number of consecutive starts that it changed shortly after.
         self._soon: dict[Path, int] = {}
@@ -133,25 +226,32 @@ class Session:
 
     def learn(self) -> AsyncGenerator[int]:
         """Read the watched files, so that touched but unchanged files can be recognised. Yields after each batch."""
-        return self._contents.learn(self._rules.files, lambda path: self._rules.action(path) != "ignore")
+        return self._contents.learn(self._rules.files, self._rules.select)
+
+    def react(self, change: Change, path: Path) -> Action | None:
+        """Return what to do about a change, or None to ignore it. With ``--verbose``, print it."""
+        counts = not self._settings.fs_events or change in self._settings.fs_events
+        action = self._rules.action(path) if counts else "ignore"
+        if self._settings.verbose:
+            self._console.info(f"{change} {self._rules.name(path)}: {action}")
+        return None if action == "ignore" else action
 
     async def begin_check(self, event: FileEvent) -> None:
         """Compile a changed file while waiting for further changes."""
         if self._syntax is not None and self._held is None:
             await self._syntax.begin(event.path)
 
-    async def files(self, batch: FileBatch) -> None:
+    async def files(self, batch: ChangedFiles[Action]) -> None:
         """Handle changed files: send a signal, restart, or keep the running process because a file is broken."""
         if self._held is not None:
-            self._held = merge_files(self._held, batch)
+            self._held = self._held.merge(batch)
             return
-        actions = self._actions(batch)
-        changes = await self._contents.changed({path: batch.changes[path] for path in actions})
+        changes = await self._contents.changed(batch.changes)
         if not changes:
             return
         why = self._rules.describe(changes)
         # If any file requires a restart, no signal is needed.
-        if all(actions[path] == "reload" for path in changes):
+        if all(batch.reactions[path] == "reload" for path in changes):
             self._runner.signal(self._settings.reload_signal, why)
             return
         self._runner.add_changes(changes)
@@ -193,7 +293,7 @@ class Session:
     def hold(self, _: object) -> None:
         """Hold changes and webhooks. The command keeps running."""
         if self._held is None:
-            self._held, self._held_request = FileBatch({}), ""
+            self._held, self._held_request = ChangedFiles(FileBatch({}), {}), ""
         self._console.info("changes are held until release")
 
     async def release(self, _: object) -> None:
@@ -206,13 +306,9 @@ class Session:
         if not request:
             await self.files(batch)
             return
-        changes = await self._contents.changed({path: batch.changes[path] for path in self._actions(batch)})
+        changes = await self._contents.changed(batch.changes)
         self._runner.add_changes(changes)
         await self._change(request, changes)
-
-    def _actions(self, batch: FileBatch) -> dict[Path, Action]:
-        """Return the action for each changed path, omitting ignored paths."""
-        return {path: action for path in batch.changes if (action := self._rules.action(path)) != "ignore"}
 
     async def _change(self, why: str, changes: Collection[Path] = ()) -> None:
         """Handle a request as if a file had changed. If a file is broken, the old process keeps running."""
@@ -252,115 +348,94 @@ MAX_SIZE: Final = 1024 * 1024
 #: The maximum total number of bytes to read at startup.
 MAX_READ: Final = 64 * 1024 * 1024
 #: The number of files handled per call to a thread.
-BATCH: Final = 200
+BATCH: Final = 400
 _IGNORED: Final = Rules((), DEFAULT_IGNORES)
-
-
-@dataclass(frozen=True, slots=True)
-class _Fingerprint:
-    """A file's state at a point in time."""
-
-    mode: int
-    size: int
-    #: The modification time, in nanoseconds.
-    time: int
-    #: None if the file was not read.
-    digest: bytes | None
-
-    def same(self, other: _Fingerprint) -> bool:
-        """Return whether the file is unchanged between the two fingerprints."""
-        if (self.mode, self.size) != (other.mode, other.size):
-            return False
-        if self.digest is None or other.digest is None:
-            return self.time == other.time
-        return self.digest == other.digest
 
 
 class Contents:
     """Recognises files that were only touched, or saved with the same content.
 
-    A file is identified by its permissions and a digest of its bytes. Small files are read at startup, up to a maximum
-    total size. Other files are compared by size and time. A file that is not yet known is treated as changed.
+    A file is identified by its permissions and its bytes. Small files are read, up to a total size: the first batch
+    before the command starts, the others while it runs. Other files are compared by size and time. An unknown file
+    counts as changed.
 
     Args:
-        until: files changed at or after this time, in ns, are not read at startup [default: now].
+        until: after the first batch, files that were last changed at or after this time, in ns, are not read [default:
+            the end of the first batch].
     """
 
     def __init__(self, *, until: int | None = None) -> None:
-        # A system clock time, in nanoseconds.
-        self._until = time.time_ns() - STAMP_NS if until is None else until
-        self._known: dict[Path, _Fingerprint] = {}
+        # A time of the system's clock, in nanoseconds.
+        self._until = until
+        self._known: dict[str, bytes] = {}
 
-    async def learn(self, roots: Iterable[Path], counts: Callable[[Path], bool]) -> AsyncGenerator[int]:
-        """Read the files at and below ``roots`` that ``counts`` accepts.
-
-        Yields the number of known files after each batch.
-        """
-        walk, left = _files(roots), MAX_READ
-        while found := await asyncio.to_thread(lambda: list(islice(walk, BATCH))):
-            prints = await asyncio.to_thread(_fingerprints, [path for path in found if counts(path)], self._until, left)
-            left -= sum(each.size for each in prints.values() if each.digest is not None)
+    async def learn(
+        self, roots: Iterable[Path], select: Callable[[Iterable[Path]], Iterable[Path]]
+    ) -> AsyncGenerator[int]:
+        """Read the files at and below ``roots`` that ``select`` returns. Yields the known number after each batch."""
+        walk, left, until = _files(roots), float(MAX_READ), None
+        while found := await asyncio.to_thread(lambda: list(map(Path, islice(walk, BATCH)))):
+            prints, left = await asyncio.to_thread(_fingerprints, select(found), until, left)
             if len(self._known) + len(prints) > MAX_FILES:
                 return
             # Fingerprints from changes received in the meantime are newer.
             self._known = prints | self._known
+            if until is None:
+                until = time.time_ns() - STAMP_NS if self._until is None else self._until
             yield len(self._known)
 
     async def changed(self, changes: Mapping[Path, Change]) -> dict[Path, Change]:
         """Return the changes, omitting files that were only touched. Added and deleted files are always included."""
-        prints = await asyncio.to_thread(
-            _fingerprints, [path for path, change in changes.items() if change != "deleted"]
-        )
-        return {path: change for path, change in changes.items() if self._differs(path, change, prints.get(path))}
+        present = [path for path, change in changes.items() if change != "deleted"]
+        prints, _ = await asyncio.to_thread(_fingerprints, present)
+        return {path: change for path, change in changes.items() if self._differs(path, change, prints.get(str(path)))}
 
-    def _differs(self, path: Path, change: Change, now: _Fingerprint | None) -> bool:
-        before = self._known.pop(path, None)
+    def _differs(self, path: Path, change: Change, now: bytes | None) -> bool:
+        before = self._known.pop(str(path), None)
         if now is not None:
-            self._known[path] = now
+            self._known[str(path)] = now
             if len(self._known) > MAX_FILES:
                 del self._known[next(iter(self._known))]
-        return change != "modified" or now is None or before is None or not now.same(before)
+        return change != "modified" or now is None or before != now
 
 
-def _files(roots: Iterable[Path]) -> Iterator[Path]:
+def _files(roots: Iterable[Path]) -> Iterator[str]:
     """Yield the files at and below ``roots``, except those in caches, virtual environments and similar directories."""
-    for root in roots:
-        if not root.is_dir():
+    for root in map(str, roots):
+        if not os.path.isdir(root):  # noqa: PTH112  # never raises
             yield root
         for folder, folders, files in os.walk(root):
             folders[:] = [name for name in folders if not _IGNORED.skips(name, name)]
-            yield from (Path(folder, name) for name in files if not _IGNORED.skips(name, name))
+            yield from (f"{folder.rstrip('/')}/{name}" for name in files if not _IGNORED.skips(name, name))
 
 
-def _fingerprints(paths: Collection[Path], until: int | None = None, most: float = inf) -> dict[Path, _Fingerprint]:
-    """Return the fingerprints of readable files unchanged since ``until``, reading at most ``most`` bytes."""
-    found: dict[Path, _Fingerprint] = {}
-    for path in paths:
-        if (one := _fingerprint(path, until, min(most, MAX_SIZE))) is not None:
-            found[path] = one
-            most -= one.size if one.digest is not None else 0
-    return found
+def _fingerprints(paths: Iterable[Path], until: int | None = None, left: float = inf) -> tuple[dict[str, bytes], float]:
+    """Return the fingerprints of readable files from before ``until``, and the rest of the ``left`` bytes to read."""
+    found: dict[str, bytes] = {}
+    for path in map(str, paths):
+        if (one := _fingerprint(path, until, left)) is not None:
+            found[path], size = one
+            left -= size
+    return found, left
 
 
-def _fingerprint(path: Path, until: int | None, most: float) -> _Fingerprint | None:
+def _fingerprint(path: str, until: int | None = None, left: float = inf) -> tuple[bytes, int] | None:
+    """Return a digest of a file's permissions and bytes, or of its size and time, and the number of bytes read."""
     try:
-        # O_NONBLOCK, because the path may have become a named pipe.
-        with open(path, "rb", opener=_open_nonblocking) as stream:  # `Path.open` has no `opener` parameter
-            status = os.fstat(stream.fileno())
-            digest = None if status.st_size > most else hashlib.file_digest(stream, _digest).digest()
-            if until is not None and os.fstat(stream.fileno()).st_ctime_ns >= until:
+        # O_NONBLOCK, because the path may now be a named pipe.
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        try:
+            status = os.fstat(file)
+            read = status.st_size <= min(left, MAX_SIZE)
+            data = os.read(file, status.st_size + 1) if read else f"{status.st_size} {status.st_mtime_ns}".encode()
+            if until is not None and os.fstat(file).st_ctime_ns >= until:
                 return None
+        finally:
+            os.close(file)
     except OSError:
         return None
-    return _Fingerprint(status.st_mode, status.st_size, status.st_mtime_ns, digest)
-
-
-def _open_nonblocking(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
-def _digest() -> hashlib.blake2b:
-    return hashlib.blake2b(digest_size=16)
+    mode = status.st_mode.to_bytes(4, "big")
+    return hashlib.blake2b(data, digest_size=16, salt=mode).digest(), len(data) if read else 0
 
 
 # -- whether a file can be compiled --------------------------------------------------------------------------------
@@ -394,14 +469,14 @@ class SyntaxCheck:
         self._python = python
         # The files that could not be compiled. They are checked again after every change.
         self._broken: frozenset[Path] = frozenset()
-        # The file that was compiled in advance, its state at that time, and its errors (None without a result).
-        self._first: tuple[Path, _Fingerprint, asyncio.Future[dict[Path, str] | None]] | None = None
+        # The file that was compiled first, its state at that time, and its errors, or None without a result.
+        self._first: tuple[Path, object, asyncio.Future[dict[Path, str] | None]] | None = None
 
     async def begin(self, path: Path) -> None:
         """Compile ``path`` in advance, unless another file is already being compiled."""
         if path.suffix != ".py" or (self._first is not None and not self._first[2].done()):
             return
-        state = await asyncio.to_thread(_fingerprint, path, None, MAX_SIZE)
+        state = await asyncio.to_thread(_fingerprint, str(path))
         if state is None:
             return
         done = asyncio.get_running_loop().create_future()
@@ -427,8 +502,8 @@ class SyntaxCheck:
         if first is not None:
             path, state, done = first
             errors = await asyncio.shield(done)
-            now = await asyncio.to_thread(_fingerprint, path, None, MAX_SIZE)
-            if errors is not None and now is not None and now.same(state):
+            now = await asyncio.to_thread(_fingerprint, str(path))
+            if errors is not None and now == state:
                 return path, errors
         return None, {}
 

@@ -13,7 +13,7 @@ from lifecycle.cli import options
 from lifecycle.cli.output import Console
 from lifecycle.cli.paths import PathRules
 from lifecycle.cli.watch.runner import Runner
-from lifecycle.cli.watch.session import Session, SyntaxCheck, syntax_errors
+from lifecycle.cli.watch.session import ChangedFiles, Session, SyntaxCheck, syntax_errors
 from lifecycle.cli.watch.settings import Settings
 from lifecycle.control import FileBatch, ReloadEvent, WebhookEvent
 
@@ -62,7 +62,13 @@ class Rig:
             path = self.here / name.replace("_", ".")
             path.write_text(text)
             changes[path] = "modified"
-        await self.session.files(FileBatch(changes))
+        await self.report(changes)
+
+    async def report(self, changes: dict[Path, Change]) -> None:
+        reactions = {path: self.session.react(change, path) for path, change in changes.items()}
+        counting = {path: reaction for path, reaction in reactions.items() if reaction is not None}
+        if counting:
+            await self.session.files(ChangedFiles(FileBatch({path: changes[path] for path in counting}), counting))
 
 
 async def test_a_change_requests_a_restart_with_a_reason(tmp_path: Path) -> None:
@@ -141,7 +147,7 @@ class TestBrokenFiles:
         rig = Rig(tmp_path)
         await rig.edit(a_py="def f(:")
         (tmp_path / "a.py").unlink()
-        await rig.session.files(FileBatch({tmp_path / "a.py": "deleted"}))
+        await rig.report({tmp_path / "a.py": "deleted"})
         assert rig.runner.asked == [("change", "changed: a.py (deleted)")]
 
     async def test_nothing_is_started_where_nothing_runs(self, tmp_path: Path) -> None:
