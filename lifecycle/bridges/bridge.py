@@ -151,7 +151,7 @@ class NatsBridge:
         self._dedupe = DedupeCache()
         self._session: Session | None = None
         self._router: Router | None = None
-        # Whether the router has removed the bridge, in which case events that match `publish` stay in this process.
+        # True if the router has removed the bridge. Events that match `publish` then stay in this process.
         self._left = False
         self._news: deque[Change] = deque(maxlen=_NEWS)
         self._stirred = asyncio.Event()
@@ -448,7 +448,7 @@ class Session:
                 _log.debug("cannot read the consumer of the group %r: %r", settings.group, error)
 
     async def _look(self) -> None:
-        """Read the consumer. Concurrent calls share a single read if it begins after all of them."""
+        """Read the consumer's settings. Concurrent calls share a single read if it begins after all of them."""
         begun = self._begun
         async with self._looking:
             if self._seen > begun:

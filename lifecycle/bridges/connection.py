@@ -84,17 +84,17 @@ class NatsServer:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change in the connection, which has come up or gone down."""
+    """A change in the connection's state: the connection has come up or gone down."""
 
     up: bool
     reason: str = ""
 
 
 class Connection:
-    """One client, from connecting to closing. This is an async context manager that can be entered only once.
+    """One client, from the time it connects until it is closed.
 
-    Entering it raises `UnfitServer` if the server is too old or has no JetStream, and `BridgeError` if no server can be
-    reached within ten seconds.
+    This is an async context manager that can be entered only once. Entering it raises `UnfitServer` if the server is
+    too old or has no JetStream, and `BridgeError` if no server can be reached within ten seconds.
     """
 
     def __init__(self, server: NatsServer, name: str, told: Callable[[Change], None] = lambda _: None) -> None:

@@ -5,9 +5,9 @@ after a delay, or terminates the message because its dead letter is on the bus. 
 to the server three times per ``ack_wait``.
 
 Only handler failures turn an event into a dead letter. We can't go by the number of deliveries, because the server also
-counts messages that were prefetched and returned. If an event was delivered far more often than it failed, it may be
-killing its process, but so may any other event that was in the process at the time. We therefore start such events one
-at a time, and record a failure for each before it starts.
+counts messages that were prefetched and returned. If an event was delivered far more often than it failed, it may have
+killed its process. However, another event in the process at the time could also have been the cause. We therefore
+handle such events one at a time, and record a failure for each before it starts.
 
 `Pull` requests as many messages as there is capacity for, and makes the next request before the last one is used up.
 All messages arrive through one inbox. `Pull` raises `PullFailed` if the server is silent for a long time, if the
@@ -54,7 +54,7 @@ __all__ = ["Counts", "MessageHandler", "Pull", "PullFailed"]
 
 _log = logging.getLogger("lifecycle.bridges")
 
-#: After this many deliveries without a failure, an event is started alone.
+#: After this many deliveries without a failure, an event is handled alone.
 _SUSPECT = 20
 
 #: After this many deliveries while no member is subscribed, an event becomes a dead letter.
@@ -68,10 +68,10 @@ _NOTED = 10
 #: it.
 _ELSEWHERE = Backoff(initial=0.2, maximum=10.0)
 
-#: The number of tokens in a reply subject without domain and account.
+#: The number of tokens in a reply subject that contains neither a domain nor an account.
 _WORDS = 9
 
-#: How many seconds the server has to confirm an acknowledgement, if `sync` is set.
+#: How many seconds the server may take to confirm an acknowledgement, if `sync` is set.
 _CONFIRMED = 5.0
 
 
@@ -227,7 +227,7 @@ class MessageHandler:
     async def _be_alone(self, held: _Held, delivered: int) -> None:
         """Wait until no other events are running, then record a failure in case this event kills the process."""
         _log.warning(
-            "%s (event %d) was delivered %d times and failed %d times; it may kill its process, so it starts alone",
+            "%s (event %d) was delivered %d times and failed %d times; it may kill its process, so it is handled alone",
             held.topic,
             held.key[0],
             delivered,
@@ -260,7 +260,7 @@ class MessageHandler:
             await asyncio.wait(self._tasks)
         for held in self._held.values():
             if held.is_alone:
-                # The event was stopped before it could fail, so take the failure back.
+                # The event was stopped before it could fail, so remove the failure that was recorded in advance.
                 await self._failures.note(held.key, held.past)
         await self.nak(held.message for held in self._held.values())
         self._held.clear()
@@ -393,7 +393,7 @@ _USUAL = {"404", "408"}
 
 
 class PullFailed(Exception):
-    """The server will not send any more messages. The text is its last status."""
+    """Raised when the server will not send any more messages. The text is the server's last status."""
 
 
 class Pull:

@@ -2,8 +2,8 @@
 
 `Elector` takes the lease when it is free, and then keeps renewing it. `LeaseWatcher` decides when to request the lease,
 which is as soon as its holder gives it back or stops renewing it. The watcher subscribes to the key, which the holder
-writes three times per lease. We don't watch the bucket instead, because a watch is a consumer on one cluster node and
-ends silently along with that node. A subscription, in contrast, is restored along with the connection.
+writes three times per lease. We don't watch the bucket, because a watch is a consumer on one cluster node and silently
+ends along with that node. A subscription, in contrast, is restored along with the connection.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LONGEST = 200
 #: Seconds before retrying a write that got no response.
 _AGAIN = 0.2
 
-#: How many seconds the route has to accept the last event of a leader that was removed.
+#: How many seconds the route may take to accept the last event of a leader that was removed.
 _FINAL_ANSWERS = 1.0
 
 
@@ -69,10 +69,10 @@ class Leader:
     lease expires. On a clean shutdown, the leader emits the loss, waits for its handlers, and gives the lease back, so
     that another process can become the leader immediately.
 
-    A leader that cannot renew its lease gives up before the lease expires, by its own clock. If a process is suspended
-    for too long, it is no longer the leader when it continues: `token` is None, and `put` raises `NotLeader`. Include
-    the token in everything else that the leader sends, so that receivers can reject a token that is lower than the
-    highest one they have seen.
+    If a leader cannot renew its lease, it gives up the leadership before the lease expires according to its own clock.
+    If a process is suspended for too long, it is no longer the leader when it continues: `token` is None, and `put`
+    raises `NotLeader`. Include the token in everything else that the leader sends, so that receivers can reject a token
+    that is lower than the highest one they have seen.
 
     Args:
         name: The name of the leadership, which must be a single topic segment.
@@ -92,7 +92,7 @@ class Leader:
         self._seconds = in_seconds("lease", lease, least=1, finite=True)
         self._elector: Elector | None = None
         self._keeper: asyncio.Task[None] | None = None
-        # The events that have not been emitted yet: at most a loss and the gain that follows.
+        # The events that have not been emitted yet: at most one loss and the gain that follows it.
         self._news: deque[LeaderEvent] = deque()
         # The token in the last `gained` event, or 0 after a `lost` event.
         self._told_token = 0
@@ -106,7 +106,7 @@ class Leader:
     def token(self) -> int | None:
         """The fencing token, which increases with each new leader.
 
-        None if this process has no valid lease by its own clock.
+        None if this process has no valid lease according to its own clock.
         """
         elector = self._elector
         return elector.lease.token if elector is not None and elector.lease.is_ours else None
@@ -127,8 +127,8 @@ class Leader:
         Args:
             key: A topic below the leader's name, such as ``last/run``.
             value: The bytes to store, up to the server's message size limit.
-            token: The token from when the work started, to store its result only if no other process has been the
-                leader since. By default, the current token.
+            token: The token at the time the work started. The value is stored only if no other process has been the
+                leader since then. The default is the current token.
 
         Returns:
             The value's revision. Revisions always increase.
@@ -263,7 +263,7 @@ class Leader:
             self._elector.stir()
 
     def _turned(self, token: int, reason: str) -> None:
-        """Queue the event for a gain or loss. Drop a loss and gain that were not emitted in time."""
+        """Queue an event after gaining or losing the leadership. If a gain is lost before it is emitted, drop both."""
         if self._closing or token == self._told_token:
             return
         event = LeaderEvent(self.name, leading=bool(token), token=token or self._told_token, reason=reason)
@@ -401,7 +401,7 @@ class LeaseWatcher:
         self._stirred.set()
 
     async def wait(self) -> None:
-        """Return when the lease may be free."""
+        """Wait until the lease may be free."""
         now = asyncio.get_running_loop().time
         pause = _LOOK
         while pause > 0 and not await wait_within(pause, self._stirred):

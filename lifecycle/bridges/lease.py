@@ -1,4 +1,4 @@
-"""A lease: a key in a bucket on the server. One process holds the lease at a time, for as long as it keeps renewing it.
+"""A lease: a key in a bucket on the server. One process at a time holds the lease, as long as it keeps renewing it.
 
 The key expires unless it is renewed in time. Each write contains the previous revision, and the server rejects the
 write if there is a newer one. This ensures that only one of several candidates gets the lease, and that a process that
@@ -66,18 +66,18 @@ class Lease:
         self.token: int = 0
         # The last revision that this process wrote, or 0 if it does not have the lease.
         self._revision = 0
-        # When the lease expires, by this process's clock.
+        # When the lease expires, according to this process's clock.
         self._until = -math.inf
         self._turn = asyncio.Lock()
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process currently holds the lease, by its own clock."""
+        """Whether this process currently holds the lease, according to its own clock."""
         return self.left > 0
 
     @property
     def left(self) -> float:
-        """Seconds until this process's lease expires, by its own clock. 0 if it does not have the lease."""
+        """Seconds until this process's lease expires, according to its own clock. 0 if it does not hold the lease."""
         return self._until - asyncio.get_running_loop().time() if self._revision else 0.0
 
     async def take(self) -> Holder:
@@ -165,7 +165,7 @@ class Lease:
         self._revision = entry.revision
 
     def _end(self, sent: float) -> float:
-        """Return when a lease requested at ``sent`` ends for us. On the server, it starts and ends later."""
+        """Return the time when we treat a lease requested at ``sent`` as expired. The server expires it later."""
         return sent + self.seconds * (1 - _MARGIN)
 
 
@@ -184,7 +184,8 @@ STREAM = f"KV_{BUCKET}"
 #: How many seconds to wait for a response.
 _ANSWER = 2.0
 
-#: Error codes: there is a newer revision; another write, perhaps from this process, is in progress.
+#: Two error codes. The first means that there is a newer revision. The second means that another write, perhaps from
+#: this process, is in progress.
 _WRONG_SEQUENCE = (10071, 10164)
 
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"

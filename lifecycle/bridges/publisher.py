@@ -1,8 +1,8 @@
 """Publishes to the bus. Each event is sent with the same id until the server acknowledges it.
 
-`Publisher` does the retrying. `Acks` receives a connection's acknowledgements through a single inbox with a single
-timer. We don't use nats-py's publishing methods. For each event, its ``publish`` creates a timer and two futures, which
-would cost more than everything else the bridge does. Its ``publish_async`` has no timeout.
+`Publisher` retries events. `Acks` receives a connection's acknowledgements through a single inbox with a single
+timer. We don't use nats-py's publishing methods. For each event, ``publish`` creates a timer and two futures, which
+would cost more than everything else the bridge does. ``publish_async`` has no timeout.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ __all__ = [
 
 _log = logging.getLogger("lifecycle.bridges")
 
-#: Seconds before publishing fails. A cluster that has lost its leader needs up to seven seconds, and a server that is
-#: starting up needs less.
+#: Seconds before publishing fails. A cluster takes up to seven seconds to replace a lost leader. A single server takes
+#: less time to start up.
 PUBLISH_TIMEOUT = 30.0
 
 #: Seconds to wait for an acknowledgement, and seconds between checks for missing ones.

@@ -62,15 +62,15 @@ _ANSWER, _TRIES, _PAUSE = 3.0, 5, 1.0
 #: The number of attempts between warnings about a cluster without a leader.
 _WARN_EVERY = 30
 
-#: Error codes: JetStream is disabled, so waiting is pointless; the cluster has fewer servers than the requested
-#: replicas.
+#: Error codes. The first two mean that JetStream is disabled, so waiting is pointless. The last one means that the
+#: cluster has fewer servers than the requested number of replicas.
 _DISABLED, _NO_PEERS = (10039, 10076), 10005
 
 #: Error code: the consumer's stream does not exist.
 _NO_STREAM = 10059
 
-#: The key in the consumer's metadata that stores all members' patterns. Each pattern has a stamp, which the members
-#: that subscribe to it renew.
+#: The key in the consumer's metadata that stores all members' patterns. Each pattern has a stamp, which is renewed by
+#: the members that subscribe to the pattern.
 _PATTERNS = "lifecycle-patterns"
 
 #: Seconds after which the group drops a pattern that no running member has renewed.

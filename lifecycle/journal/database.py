@@ -37,9 +37,8 @@ _PATIENCE = 5.0
 
 _MEMORY = ":memory:"
 
-# SQLite calls its authorizer only when it prepares a statement, and Python caches prepared statements. Because of the
-# comments, these statements differ from the ones that callers' functions may run, so the authorizer still checks the
-# callers' statements.
+# SQLite calls its authorizer only when it prepares a statement, and Python caches prepared statements. The comments
+# make these statements differ from those that callers' functions may run, so the authorizer still checks the latter.
 _BEGIN, _COMMIT, _ROLL_BACK = "BEGIN IMMEDIATE -- journal", "COMMIT -- journal", "ROLLBACK -- journal"
 _BEGIN_READING = "BEGIN -- journal"
 
@@ -72,7 +71,7 @@ class Database:
         self._db: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self.clock: SteadyClock = SteadyClock()
-        # True while a caller's function, which must not end the transaction, is running.
+        # True while a caller's function is running. Such a function must not end the transaction.
         self._working = False
         # The device and inode numbers of the file and its log, by path.
         self._files: dict[str, tuple[int, int]] = {}
@@ -186,7 +185,7 @@ class Database:
     def check(self) -> JournalError | None:
         """Return an error if the file has been deleted or replaced since it was opened. Otherwise, return None.
 
-        SQLite does not notice this. It would keep writing to the deleted file, which is lost when the process exits.
+        SQLite does not detect this. It would keep writing to the deleted file, which is lost when the process exits.
         """
         if not self._lost:
             gone = next((path for path, known in self._files.items() if _identity(path) != known), None)
@@ -393,7 +392,7 @@ _NOTE = 60.0
 
 
 class SteadyClock:
-    """The time in seconds since the epoch, which does not jump when the system clock is changed.
+    """A clock that returns seconds since the epoch, and does not jump when the system clock is changed.
 
     The clock counts the time since boot, including time spent asleep. All processes that have the same file open share
     the clock through the file. After a reboot, the clock starts at either the system time or the last time in the file,
@@ -410,7 +409,7 @@ class SteadyClock:
         return _since_boot() + self._ahead if self._boot else time.time()
 
     def agree(self, db: sqlite3.Connection) -> None:
-        """Use the clock stored in the file, or store this one if there is none. Call this in a write transaction."""
+        """Adopt the clock stored in the file. If there is none, store this clock. Call this in a write transaction."""
         db.execute(_CLOCK)
         known = db.execute("SELECT boot, ahead, seen FROM lifecycle_clock").fetchone()
         if known is None:

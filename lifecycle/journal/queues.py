@@ -185,7 +185,7 @@ class Queue:
 
     def counts(self, db: sqlite3.Connection) -> dict[str, int]:
         """Return the number of ``waiting`` entries, including leased ones, and the number of ``dead`` entries."""
-        # Both of these counts only read indexes. Counting dead entries directly would read entire rows, including the
+        # Both of these queries only read indexes. Counting dead entries directly would read entire rows, including the
         # bodies.
         every = db.execute("SELECT count(*) FROM lifecycle_queue WHERE queue = ?", (self.name,)).fetchone()[0]
         live = db.execute("SELECT count(*) FROM lifecycle_queue WHERE queue = ? AND dead = 0", (self.name,)).fetchone()

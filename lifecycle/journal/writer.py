@@ -81,7 +81,7 @@ class Journal:
         self._gather_until = 0.0
         # The timer that ends the wait.
         self._gathering: asyncio.TimerHandle | None = None
-        # None until closing begins. Done once closing has finished.
+        # None until closing begins, then a future that is done once closing has finished.
         self._closing: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -123,7 +123,7 @@ class Journal:
     ) -> None:
         """Run the queued functions, and close the file.
 
-        If this is cancelled, it finishes before raising the cancellation.
+        If this is cancelled, it finishes before it raises `CancelledError`.
         """
         self._checking.cancel()
         if self._closing is None:
