@@ -43,11 +43,11 @@ _log = logging.getLogger("lifecycle.flows")
 
 
 class Flows:
-    """Starts flows and stores them in an SQLite file, on a PostgreSQL server, or in memory. An async context manager.
+    """Starts flows and stores them in an SQLite file, on a PostgreSQL server, or in memory.
 
-    On exit, running flows are suspended: their tasks have ``stop_timeout`` seconds to finish before they are cancelled.
-    To continue the flows, call `recover`, or `start` with the same id. If the store does not respond, the exit waits
-    only a few seconds longer.
+    Use this as an async context manager. On exit, running flows are suspended: their tasks have ``stop_timeout``
+    seconds to finish before they are cancelled. To continue the flows, call `recover`, or `start` with the same id. If
+    the store does not respond, the exit waits only a few seconds longer.
 
     Args:
         path: A file, which is created if necessary, or ``postgresql://user@host:port/database`` (see `PostgresStore`).

@@ -57,7 +57,7 @@ class Options:
 
 
 class Call(NamedTuple):
-    """A step's function to call, and its arguments."""
+    """A call to one of a step's functions, and its arguments."""
 
     node: NodeState
     #: True to revert the step, False to execute it.
@@ -425,7 +425,7 @@ class Scheduler:
         return FlowState.SUCCESS if all(state in _DONE for state, _ in states) else FlowState.REVERTED
 
     def end(self) -> FlowState:
-        """Move the flow to its final state. No steps may be running."""
+        """Move the flow to its final state. Call this only when no steps are running."""
         state = self.ending()
         self.work.move_flow(state)
         return state

@@ -3,7 +3,8 @@
 A task is a function. Its parameters name the values it needs, and its own name becomes the name of its result. Names
 connect tasks the way they connect pytest fixtures. `linear` runs tasks one after another, `unordered` runs them all at
 the same time, and `graph` runs each task as soon as its arguments exist. A flow can contain tasks and other flows.
-Mistakes are reported when a flow is created, or when it is compiled if they can only be found in the complete flow.
+Mistakes are reported when a flow is created. If they can only be found in the complete flow, they are reported when it
+is compiled.
 """
 
 from __future__ import annotations
@@ -174,9 +175,9 @@ class Task:
     ) -> Task | Callable[[Callable[..., Any]], Task]:
         """Set the function that reverts the task, and return the task. This is a decorator, with or without settings.
 
-        The function can have any parameter that the task itself could have. In addition, ``result``, or the name that
-        the task provides, receives the task's result or its `Failure`. ``failures`` receives a mapping from the name of
-        each failed step to its `Failure`.
+        The function can have any parameter that the task itself could have. In addition, a parameter called
+        ``result``, or named after the value that the task provides, receives the task's result or its `Failure`. A
+        parameter called ``failures`` receives a mapping from the name of each failed step to its `Failure`.
 
         A failed task is also reverted, because it may already have done part of its work. Its revert receives a
         `Failure` instead of the result, so annotate the parameter with both types, as in ``result: str | Failure``.

@@ -85,7 +85,7 @@ class Engine:
         #: Called once events sent by tasks have been stored.
         self.on_sent: Callable[[], object] | None = None
         self._sender = self if sender is None else sender
-        # The flow's state machine, which changes state when the change is announced.
+        # The flow's state machine, which is updated when a change is announced.
         self.flow: Machine[FlowState] = FLOWS.machine(self.id, self.scheduler.state)
         # The steps' state machines, by step name.
         self.steps: dict[str, Machine[StepState]] = {
@@ -514,7 +514,7 @@ class Executor:
     # -- stopping -----------------------------------------------------------------------------------------------------
 
     def suspend(self, cancel_after: float | None) -> None:
-        """Stop waiting for next attempts. If ``cancel_after`` is set, cancel running functions after that many seconds.
+        """Stop waiting between attempts. If ``cancel_after`` is set, cancel running functions after that many seconds.
 
         If a cancelled function does not finish within a few seconds, its result is ignored.
         """

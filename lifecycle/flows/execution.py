@@ -436,7 +436,7 @@ class Values:
         self.store = store
 
     def result_of(self, node: NodeState) -> Any:
-        """Return the result of ``node``, or `NOTHING` if it has none or was reverted, even if its revert failed."""
+        """Return the result of ``node``. Return `NOTHING` if it has none, or if its revert has succeeded or failed."""
         if node.result is None or node.state is StepState.REVERT_FAILURE:
             return NOTHING
         # Each step gets its own copy. Otherwise, a step that changes a value in place would affect other steps.

@@ -1,7 +1,8 @@
 """`Plan`: a flow compiled into a single graph. Compiling finds mistakes before anything runs.
 
-The nodes are tasks, retries, and a start and an end for each flow. The starts and ends reduce the number of edges
-between flows with many items. Earlier nodes have lower numbers, so running nodes in ascending order is always valid.
+The nodes are tasks and retries, as well as a start node and an end node for each flow. These two nodes reduce the
+number of edges between flows with many items. Earlier nodes have lower numbers, so running nodes in ascending order is
+always valid.
 
 An argument is looked up first among the values injected into the task, then among the values passed to the flow, and
 then among the results of earlier steps, nearest first.
@@ -34,13 +35,13 @@ class Condition(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """A flow, and its place in the flows that enclose it."""
+    """A flow, and its position in the enclosing flows."""
 
-    #: The enclosing flow, and this flow's place in it.
+    #: The enclosing flow, and this flow's position in it.
     around: Scope | None
     place: int
     pattern: str
-    #: For each item, the places of the items directly after it.
+    #: For each item, the positions of the items directly after it.
     edges: tuple[tuple[int, ...], ...]
     #: Number of enclosing flows.
     depth: int = 0
@@ -55,8 +56,8 @@ class Node:
         self.number: int = number
         #: ``task``, ``retry``, ``start`` or ``end``.
         self.kind: str = kind
-        #: The flow that contains this node, together with the node's place among the flow's items. A retry comes before
-        #: the first item.
+        #: The flow that contains this node, and the node's position among the flow's items. A retry comes before all of
+        #: them.
         self.scope: Scope = scope
         self.place: int = place
         self.step: Step | None = step
@@ -261,7 +262,7 @@ class _Compiler:
 
 
 class Order(NamedTuple):
-    """Sorted items, and the places of each item's direct successors."""
+    """Sorted items, and the positions of each item's direct successors."""
 
     items: list[Item]
     edges: tuple[tuple[int, ...], ...]
@@ -283,7 +284,7 @@ def order_of(flow: Flow) -> Order:
 
 
 def _followers(flow: Flow) -> list[set[int]]:
-    """For each item of a graph, return the places of the items that wait for it."""
+    """For each item of a graph, return the positions of the items that wait for it."""
     places = {id(item): place for place, item in enumerate(flow.items)}
     givers: dict[str, list[int]] = {}
     for place, item in enumerate(flow.items):
@@ -300,7 +301,7 @@ def _followers(flow: Flow) -> list[set[int]]:
 
 
 def _giver(flow: Flow, name: str, place: int, givers: list[int]) -> list[int]:
-    """Return a list with the provider of ``name`` for the item at ``place``, or an empty list if there is none."""
+    """Return a list with at most one item: the provider of ``name`` for the item at position ``place``."""
     others = [giver for giver in givers if giver != place]
     if len(others) > 1:
         names = ", ".join(repr(flow.items[giver].name) for giver in others)
@@ -386,7 +387,7 @@ def precedes(before: tuple[Scope, int], after: tuple[Scope, int]) -> bool:
 
 
 def _level(where: tuple[Scope, int], depth: int) -> tuple[Scope, int]:
-    """Return the place in the enclosing flow at ``depth`` that contains ``where``."""
+    """Return the enclosing flow at ``depth``, and the position of the item in it that contains ``where``."""
     scope, place = where
     for _ in range(scope.depth - depth):
         assert scope.around is not None

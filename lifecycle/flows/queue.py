@@ -158,7 +158,7 @@ class JobQueue:
     """A queue of jobs in the same store as ``flows``. Each job consists of the name of a flow to run and its values.
 
     A claimed job belongs to its owner until it is completed, discarded or released, or until the claim expires. If the
-    owner's process exits, other processes on the same machine notice, and its claims end immediately. A failed job
+    owner's process exits, other processes on the same machine detect this, and its claims end immediately. A failed job
     returns to the queue after a delay. Complete jobs stay in the store until you call `purge`.
 
     Args:
@@ -326,7 +326,7 @@ class JobQueue:
 
         Args:
             job: A job returned by `enqueue` or `jobs`, which you can claim even before it is due. By default, the first
-                    job that is due.
+                job that is due.
             who: The owner's name. By default, the name of this process.
             flows: The names of the flows to consider. By default, all flows.
             lease: Seconds until the claim expires.
@@ -393,8 +393,8 @@ class JobQueue:
         """Release the claim on a job.
 
         If you pass neither ``error`` nor ``after``, the job is due immediately, and the claim is not recorded as an
-        attempt. Otherwise, it is recorded, and the job becomes due after a delay or, if it has no attempts left, is
-        discarded.
+        attempt. Otherwise, the claim is recorded, and the job becomes due after a delay. If the job has no attempts
+        left, it is discarded instead.
 
         Args:
             job: The job returned by `claim`.

@@ -53,7 +53,7 @@ class Failure:
     type: str
     message: str
     traceback: str = field(default="", repr=False)
-    #: The exception itself, in the process that raised it.
+    #: The exception itself, or None if the failure was loaded from a store.
     error: BaseException | None = field(default=None, compare=False, repr=False)
 
     @classmethod
@@ -270,8 +270,8 @@ class OutboxRow(NamedTuple):
     error: str = ""
 
 
-#: The error stored for an event whose last delivery has no result yet. A leased event with an empty error has no result
-#: yet either.
+#: The error stored for an event whose last delivery has no result yet. If an event is leased and its error is empty,
+#: its last delivery also has no result yet.
 UNENDED = "its delivery began and never ended"
 
 

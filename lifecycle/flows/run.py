@@ -384,7 +384,7 @@ class Run:
     # -- running ------------------------------------------------------------------------------------------------------
 
     def adopt(self, snapshot: Snapshot) -> None:
-        """Use ``snapshot`` as the current state. This process has already taken its flow."""
+        """Use ``snapshot`` as the current state. This process has already taken the flow."""
         self._mine = snapshot.flow.state not in ENDS
         self._stored = True
         self._use(snapshot)

@@ -1,4 +1,4 @@
-"""Conversion between values and the text that stores contain."""
+"""Serializers, which convert values to text for storage and back."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class JSON:
         """Return ``value`` as text.
 
         Raises:
-            FlowError: if JSON cannot represent the value. The error shows which part, and where it is.
+            FlowError: if JSON cannot represent the value. The error shows the invalid part and its location.
         """
         try:
             text = "".join(_pieces(value)) if is_large(value) else _dumps(value)
@@ -62,8 +62,8 @@ class JSON:
 _ADVICE = "return plain data, or pass Flows a codec that supports it"
 #: The maximum number of characters of a value to show in errors.
 _SHORT = 60
-#: The number of characters that can be encoded in a few milliseconds, and the number of characters to add for each
-#: value.
+#: The number of characters that can be encoded in a few milliseconds, and the estimated overhead per value in
+#: characters.
 _LARGE, _PER_VALUE = 256 * 1024, 16
 _PLAIN = (int, str, float, bool, type(None))
 _KNOWN = (*_PLAIN, list, tuple)
@@ -96,7 +96,7 @@ def _where(value: Any, path: str = "the value") -> str:
 
 
 def _walk(value: Any) -> Iterator[object]:
-    """Yield ``value`` and everything in its lists, tuples and dicts. If the value contains itself, this never ends."""
+    """Yield ``value`` and everything in its lists, tuples and dicts, endlessly if the value contains itself."""
     open_ones: list[Iterator[object]] = [iter((value,))]
     while open_ones:
         for each in open_ones[-1]:

@@ -131,7 +131,7 @@ class OutboxStore(Protocol):
         ...
 
     async def hold(self, numbers: Collection[int], *, until: float) -> None:
-        """Make the leases on these events expire at ``until``. 0 ends them."""
+        """Make the leases on these events expire at ``until``. If it is 0, the leases end immediately."""
         ...
 
     async def forget(self, numbers: Collection[int]) -> None:

@@ -1,6 +1,6 @@
 """`MemoryStore`: flows, jobs and sent events in dictionaries, for the lifetime of the process.
 
-It is four times as fast as an in-memory SQLite database, and the tests compare the other stores with it.
+It is four times as fast as an in-memory SQLite database. The tests use it as the reference for the other stores.
 """
 
 from __future__ import annotations

@@ -542,7 +542,7 @@ class ServerPresence(Presence):
 
 
 def _close(db: psycopg.Connection[Row]) -> None:
-    """Release the lock, then close the connection. The server may not notice the close right away."""
+    """Release the lock, then close the connection. The server may not detect this immediately."""
     import psycopg
 
     with suppress(psycopg.Error):

@@ -93,7 +93,7 @@ class Presence:
         return self.alive(token)
 
     async def is_gone(self, token: str) -> bool:
-        """Return True if the process with ``token`` has exited, rather than lost its connection for a short time."""
+        """Return True if the process with ``token`` has exited, and has not just lost its connection temporarily."""
         return not await self.lives(token)
 
     def listen(self, news: str, listener: Callable[[], object]) -> Callable[[], None]:

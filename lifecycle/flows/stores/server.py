@@ -209,7 +209,7 @@ class Connector:
         """Return the time in seconds since the epoch.
 
         It is the same in all processes, even if a system clock is changed. The time is the server's clock plus a
-        correction that is kept in the store. If the server's clock is changed, some process notices the difference from
+        correction that is kept in the store. If the server's clock is changed, a process detects the difference from
         its own clock and adjusts the correction, so that the time continues without a jump.
         """
         return _since_boot() + self._ahead
@@ -682,7 +682,7 @@ class Server:
                 (answer,) = await connection.carry_out([request.queries])
                 if not doubtful or not request.done or any(answer):
                     return answer
-                # The response to the earlier attempt was lost, and it may have been committed after we checked `done`.
+                # The response to the earlier attempt was lost. The attempt may have been committed after `done` ran.
                 (found,) = await connection.carry_out([request.done])
             except Unreachable as error:
                 doubtful = doubtful or isinstance(error, AnswerLost)

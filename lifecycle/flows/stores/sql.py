@@ -525,7 +525,7 @@ SELECT (SELECT min(due) FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due > 
     (SELECT min(until) FROM lifecycle_jobs WHERE state = 'CLAIMED')
 """
 _UNFINISHED = "SELECT id FROM lifecycle_jobs WHERE id {among[ids]} AND state != 'COMPLETE'"
-# We mark the jobs to delete first, so that all of these statements select the same jobs.
+# First, we mark the jobs to delete, so that all of these statements select the same jobs.
 _OLD = "SELECT id FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended = -1"
 _PURGE = (
     "UPDATE lifecycle_jobs SET ended = -1 WHERE state = 'COMPLETE' AND ended < :before",

@@ -162,7 +162,7 @@ def _insert(db: sqlite3.Connection, rows: Rows) -> None:
 
 
 class SQLiteStore(SQLStore):
-    """A `Store` in the file ``path``, which is created if necessary. It may also contain this library's other tables.
+    """A `Store` in the file ``path``, which is created if necessary. The file may contain other tables of this library.
 
     Nothing is lost if a process is killed. After a power cut, the last transactions may be missing, but the state is
     consistent. With ``durable=True``, nothing is lost in a power cut either, but each phase of a flow waits for the
