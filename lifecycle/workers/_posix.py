@@ -53,7 +53,7 @@ _SHELLS: Final = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "mk
 _LAST_WAIT: Final = 1.0
 #: How long to wait for SIGSTOP to take effect, in seconds.
 _STOPS: Final = 5.0
-#: Seconds between checks. The pause starts at the first value and doubles up to the second.
+#: Seconds between checks. The interval starts at the first value, and doubles until it reaches the second.
 _FIRST_PAUSE: Final = 0.001
 _LONGEST_PAUSE: Final = 0.05
 #: After this many loop iterations, a batch is started even if requests are still arriving.
@@ -264,7 +264,7 @@ def _children(pid: int) -> list[int]:
 
 
 async def stopped(pid: int | None, wanted: Callable[[], bool]) -> None:
-    """Wait until the child ``pid``, which was sent SIGSTOP, has stopped or exited, or ``wanted`` returns False.
+    """After sending SIGSTOP, wait until the child ``pid`` has stopped or exited, or until ``wanted`` returns False.
 
     The child is only polled for a limited time, because a process that is doing disk I/O does not stop until the I/O is
     complete.

@@ -290,7 +290,7 @@ class BaseWorker:
         health: ProbeResult | None = None,
         changed_at: float = 0.0,
     ) -> WorkerState:
-        """Return the worker's state, including the supervisor's additions, which last changed at ``changed_at``."""
+        """Return the worker's state, including values from its supervisor that last changed at ``changed_at``."""
         ended = self._exit
         return WorkerState(
             name=name,
@@ -458,7 +458,7 @@ class BaseWorker:
                 self._finish(End.of(self._life))
 
     async def _end_life(self, life: asyncio.Future[End | None], asking: asyncio.Future[None] | None = None) -> None:
-        """Ask ``life`` to end, kill it after the grace period, and abandon it if even that fails."""
+        """Ask the worker to end, kill it after the grace period, and abandon it if even that fails."""
         if asking is not None or not (self._was_asked or life.done()):
             await self._finish_asking(asking or self._call_terminate(force=False), force=False)
         if await self._within_grace(life):

@@ -1,4 +1,4 @@
-"""A worker that runs a program in a process group, and ends the group as a whole.
+"""A worker that runs a program in a process group, and stops the group as a whole.
 
 The `stdio` module sets up and reads the program's streams, `_posix` detects when it exits, and `containment` kills
 processes that have left the group.
@@ -67,7 +67,7 @@ class ProcessWorker(BaseWorker):
             ``"http://…"`` or ``"https://…"``: when a request to this URL returns a status below 400. ``"line:REGEX"``:
             when it writes a matching line to stdout or stderr. ``"notify"``: when it sends READY=1 to the socket in
             ``NOTIFY_SOCKET``, like a systemd service. By default, it is ready immediately.
-        start_timeout: How many seconds the process has to become ready.
+        start_timeout: How many seconds the process may take to become ready.
         stdio: An alternative to ``output`` that sets up the process's streams itself; see `lifecycle.workers.stdio`.
         contain: How to find the worker's processes when they must be killed. ``"group"`` only finds those in the
             process group. ``"guard"`` also finds processes outside the group, by their ancestry and by a cookie in

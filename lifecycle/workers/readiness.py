@@ -444,6 +444,6 @@ def _listening(port: int) -> Iterator[str]:
 
 
 def _packed(address: str) -> bytes:
-    """Return an address in network byte order. In /proc, each word of it is in this machine's byte order."""
+    """Return an address in network byte order. In /proc, each word of the address is in this machine's byte order."""
     words = (int(address[start : start + 8], 16) for start in range(0, len(address), 8))
     return b"".join(word.to_bytes(4, sys.byteorder) for word in words)

@@ -315,7 +315,7 @@ class Verdict(Enum):
 
 
 def verdict(restart: Restart | str, ended: Exit) -> Verdict:
-    """Return how a supervisor reacts when a child with the policy ``restart`` has ended as ``ended``."""
+    """Return how a supervisor reacts when a child with the policy ``restart`` has ended, as described by ``ended``."""
     error = cause_of(ended.error)
     match restart, error, ended.status:
         case _, StopTree() | SystemExit() | KeyboardInterrupt(), _:
@@ -331,7 +331,7 @@ def verdict(restart: Restart | str, ended: Exit) -> Verdict:
 
 
 def cause_of(error: BaseException | None) -> BaseException | None:
-    """Return the control exception that ``error`` is or wraps, if any; otherwise, return ``error``."""
+    """If ``error`` is or wraps a control exception, return that exception. Otherwise, return ``error``."""
     inner = None if error is None else error.__cause__
     wrapped = isinstance(inner, CONTROL_EXCEPTIONS) and not isinstance(error, CONTROL_EXCEPTIONS)
     return inner if wrapped else error
@@ -379,7 +379,7 @@ class Budget:
         self._name = name
         self._intensity = intensity
         self._pauses = pauses
-        # Newest first. With ``pauses``, some may be in the future.
+        # The times of the restarts, newest first. With ``pauses``, some of them may be in the future.
         self._restarts: deque[float] = deque()
         kept = 0 if intensity is None else min(intensity.limit + 1, _MAX_ERRORS)
         self._errors: deque[Exception] = deque(maxlen=kept)

@@ -53,7 +53,7 @@ __all__ = [
 
 #: Bytes per read. The number is small enough to keep the loop responsive even if a child floods us with empty lines.
 _CHUNK = 16 * 1024
-#: If the process has exited but another process still has its pipe open, how many more times to read. This is enough to
+#: How many more times to read if the process has exited but another process still has its pipe open. This is enough to
 #: empty a full pipe.
 _LAST_READS = 1024 * 1024 // _CHUNK
 #: Seconds to wait for the output to end once the process group is dead.

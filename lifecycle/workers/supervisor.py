@@ -37,8 +37,9 @@ class Supervisor(BaseWorker):
     """A worker that starts, restarts and stops other workers, its children. Each child is described by a `Spec`.
 
     `start` starts the children one after another, waiting until each is running. If a child cannot start, the children
-    already started are stopped, and `start` raises. A child that ends is restarted if its spec requires it, after its
-    backoff, and along with the siblings selected by ``strategy``. `stop` stops the children in reverse order.
+    already started are stopped, and `start` raises. When a child ends, its spec determines whether it is restarted. If
+    so, it is restarted after its backoff, along with the siblings selected by ``strategy``. `stop` stops the children
+    in reverse order.
 
     If the supervisor fails inside an ``async with`` block, for example because its ``intensity`` was exceeded, it
     behaves like a task group: the body of the block is cancelled, and the block raises the error. The block must be
@@ -312,8 +313,8 @@ class Supervisor(BaseWorker):
         try:
             await self.stop()
         except asyncio.CancelledError as cancelled:
-            # The first cancellation was ours. This one may be the same one passed on by a task group in the body, or it
-            # may come from outside. In that case, the children still need to be stopped.
+            # The first cancellation was ours. A task group in the body may have passed it on, or this one may come from
+            # outside. Either way, the children still need to be stopped.
             if block is None or not ours or block.cancelling() > self._cancelled_before + 2:
                 raise
             late = cancelled

@@ -40,7 +40,7 @@ class TaskWorker(BaseWorker):
     Args:
         name: The worker's name, used in messages and states.
         fn: An async function that takes either no arguments or a `Gate`.
-        stop_timeout: How many seconds the task has to finish after it is cancelled.
+        stop_timeout: How many seconds the task may take to finish after it is cancelled.
 
     Raises:
         TypeError: if ``fn`` is not such a function.
@@ -146,7 +146,7 @@ class ThreadWorker(BaseWorker):
     Args:
         name: The worker's name, used in messages and states.
         fn: A plain function that takes one argument, a `threading.Event`.
-        stop_timeout: How many seconds the thread has to finish after the event is set.
+        stop_timeout: How many seconds the thread may take to finish after the event is set.
 
     Raises:
         TypeError: if ``fn`` is not such a function.

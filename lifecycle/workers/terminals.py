@@ -1,8 +1,8 @@
 r"""A pseudo-terminal for a child, for programs that check whether they are running in a terminal.
 
-The child leads a new session with this as its controlling terminal. Colours, ``/dev/tty``, the window size and job
-control work as they do in a real terminal. Output is passed on as bytes, because full-screen programs do not write
-lines::
+The child leads a new session, with the pseudo-terminal as its controlling terminal. Colours, ``/dev/tty``, the window
+size and job control work as they do in a real terminal. Output is passed on as bytes, because full-screen programs do
+not write lines::
 
     terminal = Terminal(sys.stdout.buffer.write, rows=24, columns=80)
     worker = ProcessWorker("app", "python", "app.py", stdio=terminal)
@@ -53,8 +53,8 @@ class Terminal:
         # Our side of the terminal while the process is running. The reader owns this descriptor.
         self._ours: int | None = None
         self._reader: Reader | None = None
-        # Only one caller may write at a time. Otherwise, bytes from different callers would be mixed up. Also, a
-        # descriptor can only have one callback.
+        # Only one caller may write at a time. Otherwise, bytes from different callers would be mixed up. Also, the loop
+        # allows only one callback per descriptor.
         self._writing = asyncio.Lock()
         self._room: asyncio.Future[None] | None = None
 

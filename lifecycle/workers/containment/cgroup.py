@@ -1,4 +1,4 @@
-"""A cgroup (version 2) for each worker. Processes stay in it unless they move out, and are killed together.
+"""A cgroup (version 2) for each worker. Its processes stay inside unless they move out, and are killed together.
 
 We create the cgroups below our own. This is allowed as root, under systemd's ``Delegate=yes``, or in a scope started
 with `systemd-run --user --scope`. A process either enters its cgroup before it runs the command or, to avoid delaying

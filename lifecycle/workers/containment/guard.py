@@ -233,7 +233,7 @@ class GuardManager:
         return self._guard.pid if self._guard is not None else None
 
     async def wait_for_backoff(self) -> None:
-        """Wait until a lost guard may be replaced. The first one is replaced immediately, later ones after a delay."""
+        """Wait until a lost guard may be replaced. The first is replaced immediately, and later ones after a delay."""
         while (seconds := self._seconds_to_wait()) > 0:  # noqa: ASYNC110  # it waits for the time itself
             await asyncio.sleep(seconds)
 

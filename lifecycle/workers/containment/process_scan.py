@@ -121,7 +121,7 @@ class CookieScan:
     def __init__(self, is_ours: Callable[[bytes], bool]) -> None:
         self._is_ours = is_ours
         # The pids of processes without such a cookie. If such a pid is reused between two scans, the new process is
-        # spared.
+        # overlooked.
         self._strangers = {os.getpid(), *_kernel_threads()}
 
     def __call__(self, but: Collection[int] = ()) -> Iterator[Identity]:

@@ -41,7 +41,7 @@ _log = logging.getLogger("lifecycle.workers")
 _STARTS: Final = 2 * (os.cpu_count() or 2)
 #: The factor by which the time between health checks increases while a worker is unhealthy, from 2 s to 5 s by default.
 _UNHEALTHY_FACTOR: Final = 2.5
-#: How many seconds a worker has to exit after it has closed its streams.
+#: How many seconds a worker may take to exit after it has closed its streams.
 _EXIT_TIME: Final = 1.0
 
 
@@ -152,7 +152,7 @@ class WorkerManager:
                 self._start()
 
     def _start(self, attempt: int = 0) -> None:
-        """Create a worker. ``attempt`` is the number of workers in a row that failed before it."""
+        """Create a worker. ``attempt`` is the number of consecutive workers that failed before it."""
         worker = PoolWorker(
             f"{self._settings.name}-{next(self._numbers)}",
             self._settings,
@@ -398,7 +398,8 @@ class WorkerManager:
     def _drain_outdated(self, *, replaced: bool = False) -> None:
         """Drain outdated workers.
 
-        While a worker is starting, drain only those that are not ready. If there are none, drain one if ``replaced``.
+        While a current worker is starting, only drain outdated workers that are not ready. If there are none and
+        ``replaced`` is true, drain one worker.
         """
         outdated = self.workers.outdated
         if not outdated:

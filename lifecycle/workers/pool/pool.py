@@ -52,9 +52,9 @@ class Pool(BaseWorker):
     stop in time, its worker is killed and replaced. If a worker dies, only the calls running in it fail.
 
     The pool itself is a worker: ``async with pool`` starts the minimum number of workers, and stops all workers on
-        exit. A pool can also be a child of a `Supervisor`. While it is being stopped, a pool rejects new calls, and
-        running calls have ``process.stop_timeout`` seconds to finish. While it is suspended, running calls finish and
-        new calls wait.
+    exit. A pool can also be a child of a `Supervisor`. While it is being stopped, a pool rejects new calls, and
+    running calls have ``process.stop_timeout`` seconds to finish. While it is suspended, running calls finish and new
+    calls wait.
 
     Args:
         name: The pool's name, used in messages and states. Workers are named after the pool.

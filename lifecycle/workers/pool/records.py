@@ -138,7 +138,7 @@ _END_REASONS: Final[Mapping[Phase, frozenset[Reason]]] = {
     Phase.BUSY: frozenset({"timeout", "cancelled", "error", "recycle", "shutdown", "health_limit", "client_lost"}),
     Phase.DEGRADED: frozenset({"health_limit", "shutdown", "recycle"}),
 }
-# If a reason is not possible in a phase, the reason to use instead.
+# The reasons to use instead of those that are not possible in a phase.
 _INSTEAD: Final[Mapping[Reason, Reason]] = {
     "error": "health_limit",
     "timeout": "health_limit",

@@ -1,4 +1,4 @@
-"""Assigns calls to workers, which involves free slots, the queue for slots, and sessions.
+"""Assigns calls to workers, and keeps track of free slots, the queue for slots, and sessions.
 
 When a slot becomes free, it is immediately assigned to the next waiting call, so it is never assigned to a caller that
 has already given up.

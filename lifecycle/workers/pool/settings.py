@@ -111,7 +111,7 @@ class Heartbeat:
 
     Args:
         every: Seconds between health checks, randomly varied by up to a tenth.
-        timeout: How many seconds a worker has to respond.
+        timeout: How many seconds a worker may take to respond.
         misses: The number of consecutive failed checks after which a worker is killed. After the first failed check,
             the worker gets no calls until it responds. During a call, missing responses are ignored until the call's
             deadline has passed, because the call may be blocking the interpreter.
@@ -141,8 +141,8 @@ class Process:
         grace: Seconds to wait for a call to stop after it is cancelled or its deadline passes, before killing its
             worker.
         stop_timeout: Seconds to wait after a stop request before killing a worker.
-        start_timeout: How many seconds a worker has to import and construct its target. A worker that takes longer is
-            killed. If no worker has ever been ready, the pool then fails to start; otherwise, it starts a new worker.
+        start_timeout: How many seconds a worker may take to import and construct its target. A worker that takes longer
+            is killed. If no worker has ever been ready, the pool then fails to start. Otherwise, it starts a new one.
         threads: The maximum number of threads per worker for numeric libraries (OMP, MKL, OpenBLAS, numexpr), unless
             ``env`` sets it. By default, the libraries decide.
 
@@ -368,7 +368,7 @@ def _why_not(target: Any) -> str | None:
 
 
 def _why_no_name(module: str, qualname: str) -> str | None:
-    """Return why other processes cannot find the name ``qualname`` in ``module``, or None if they might."""
+    """Return why other processes cannot find the name ``qualname`` in ``module``, or None if they may find it."""
     if "<lambda>" in qualname:
         return "a lambda has no name; define a function in a module"
     if "<locals>" in qualname:

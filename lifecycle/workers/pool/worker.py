@@ -98,7 +98,7 @@ class PoolWorker(ProcessWorker):
         self.end_cause: Reason | None = None
         #: A description of why the worker was killed. Empty if the exit code already shows the reason.
         self.fault = ""
-        #: The number of workers in a row that failed before this one replaced them.
+        #: The number of consecutive workers that failed before this one replaced them.
         self.attempt = 0
         #: True once the worker has completed a call.
         self.has_answered = False

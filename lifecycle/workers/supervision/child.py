@@ -59,7 +59,7 @@ class Child:
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
-        # Remains the same for all of the child's workers.
+        # An id that remains the same for all of the child's workers.
         self._resume_id = str(uuid4())
         self._probe = None if spec.probe is None else parse_probe(spec.probe, spec.name)
         self._created_at = time.time()
@@ -296,7 +296,7 @@ class Child:
     # -- health -----------------------------------------------------------------------------------------------------
 
     async def probe(self) -> ProbeResult:
-        """Probe the worker, and store the result. It fails if it raises or times out, or if there is no worker."""
+        """Probe the worker, and store the result. The probe fails if it raises or times out, or without a worker."""
         worker, status = self.worker, self.status
         if worker is None or status not in AT_WORK:
             return ProbeResult(healthy=False, message=f"is {status}")
@@ -322,7 +322,7 @@ class Child:
 
 
 async def probe_all(children: Iterable[Child]) -> ProbeResult:
-    """Probe all children concurrently. They are healthy if all children that should be running are healthy."""
+    """Probe all children concurrently. The result is healthy if all children that should be running are healthy."""
     # Ignore children that have finished or that a caller has stopped, because they are not unhealthy.
     probed = [child for child in children if child.status not in (Status.FINISHED, Status.STOPPED)]
     answers = zip(probed, await asyncio.gather(*(child.probe() for child in probed)), strict=True)

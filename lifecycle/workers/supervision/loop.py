@@ -584,7 +584,7 @@ class SupervisorLoop:
             raise
 
     async def resume(self, done: Callable[[], object]) -> None:
-        """Resume the children, call ``done``, and start the delayed children. If not suspended, do nothing.
+        """Resume the children, call ``done``, and start the delayed children. Do nothing if we are not suspended.
 
         Raises:
             WorkerFailed: if a child cannot be resumed. The other children have been suspended again.
@@ -611,7 +611,7 @@ class SupervisorLoop:
 
     async def _release(self) -> None:
         self._suspended = False
-        # Remove the messages one at a time. Children with a held message are treated as running, which keeps the
+        # Remove the messages one at a time. Children with a delayed message are treated as running, which keeps the
         # supervisor from ending too early.
         while self._held:
             _child, _generation, message = self._held.popleft()

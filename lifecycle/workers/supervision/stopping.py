@@ -158,7 +158,7 @@ class Stopper:
 
 
 def _ask_all(grace: float, workers: Iterable[BaseWorker]) -> asyncio.TimerHandle | None:
-    """Stop ``workers``. A single timer kills them all, because a timer per worker would cost more than the stop."""
+    """Stop ``workers``. A single timer kills them all, because a timer per worker would cost more than stopping."""
     for worker in workers:
         worker.ask_to_stop(math.inf if grace > 0 else 0)
     return asyncio.get_running_loop().call_later(grace, _kill_all, workers) if 0 < grace < math.inf else None

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Channel", "Runtime", "SharedReader", "serve"]
 
-#: How many seconds cancelled calls have to finish after the parent has exited.
+#: How many seconds cancelled calls are given to finish after the parent has exited.
 _LAST_SECONDS = 1.0
 #: Bytes per read.
 _CHUNK = 64 * 1024
@@ -327,7 +327,7 @@ class Channel:
                 while (written := os.write(self._out, data)) < len(data):
                     data = memoryview(data)[written:]
             except OSError:
-                return  # the parent has exited, which the reader will notice
+                return  # the parent has exited, which the reader detects
 
     def _forked(self) -> None:
         self._redirect(os.O_RDWR, self._in, self._out)
@@ -389,7 +389,7 @@ class SharedReader:
                 return
 
     def hand_over(self) -> None:
-        """If the threads share the reading, let the main thread take over after the call it is about to receive."""
+        """If the main thread may read, let it take over after the call that it is about to receive."""
         self._main_turn = self._shared
 
     def _wait_for_turn(self) -> None:
