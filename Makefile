@@ -7,6 +7,7 @@ STAMP  := $(VENV)/.installed
 DEMO   := $(VENV)/.demo
 # The release line of Mermaid that most sites use.
 MERMAID := 11.17.2
+NODEMON := 3.1.14
 # Libraries of the Dashboard page, which are part of the package; their licences allow that.
 LIT    := 3.3.3
 DAGRE  := 3.1.3
@@ -108,14 +109,14 @@ page:  ## download the libraries of the Dashboard page from npm
 
 engines:  ## install programs for some tests and benchmarks (Debian, as root)
 	apt-get update -qq
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq tmux wrk chromium webhook iproute2 >/dev/null
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq tmux wrk chromium webhook iproute2 entr reflex >/dev/null
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends podman runc busybox-static runit >/dev/null
 	# Install only the programs: the tests start their own servers.
 	mkdir -p /etc/postgresql-common/createcluster.d
 	echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.d/none.conf
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >/dev/null
 	command -v npm >/dev/null || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq npm >/dev/null
-	npm install --prefix .engines --silent --no-audit --no-fund mermaid@$(MERMAID)
+	npm install --prefix .engines --silent --no-audit --no-fund mermaid@$(MERMAID) nodemon@$(NODEMON)
 
 clean:  ## remove the virtual environment, the built documentation and caches
 	rm -rf $(VENV) .engines docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

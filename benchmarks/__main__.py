@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MODULES", "main", "regressions"]
 
-MODULES = ("startup", "router", "webhook", "watch", "supervision", "pool", "flows", "bridge", "observe")
+MODULES = ("startup", "router", "webhook", "watch", "reloaders", "supervision", "pool", "flows", "bridge", "observe")
 
 
 def main() -> int:

@@ -20,6 +20,9 @@ PROGRAMS = {
     "wrk": ("wrk", "--version"),
     "adnanh/webhook": ("webhook", "-version"),
     "runit": ("dpkg-query", "--show", "--showformat", "${Version}", "runit"),
+    "entr": ("dpkg-query", "--show", "--showformat", "${Version}", "entr"),
+    "reflex": ("dpkg-query", "--show", "--showformat", "${Version}", "reflex"),
+    "nodemon": (str(ROOT / ".engines/node_modules/.bin/nodemon"), "--version"),
     "PostgreSQL": ("pg_config", "--version"),
     "Chromium": ("chromium", "--version"),
 }

@@ -33,7 +33,7 @@ NOT_MEASURED = """\
 - Other machines, disks and systems. Durable commits depend on the disk.
 - Runs of more than half an hour (`make soak`).
 - Networks: all servers and clients are on one machine.
-- Restart times of watchexec, watchfiles and `uvicorn --reload`.
+- Restart times of watchexec, which Debian does not package.
 """
 
 #: Figures that are stored but not shown, because they are details of other figures.
@@ -52,13 +52,15 @@ UNMEASURED = (
     "cryptography",
     "msgspec",
     "opentelemetry-api",
+    "cronsim",
     "pathspec",
     "prompt-toolkit",
     "psutil",
     "python-dotenv",
+    "pytest",
+    "pytest-asyncio",
     "rich",
     "starlette",
-    "uvicorn",
 )
 
 SIGNS = {"at most ": "≤ ", "at least ": "≥ ", "under ": "< "}
