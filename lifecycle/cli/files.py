@@ -140,7 +140,7 @@ def _replacement(found: re.Match[str], variables: Mapping[str, str]) -> str:
         return variables.get(name) or default
     if name not in variables:
         raise ValueError(
-            f"${{{name}}} is not set; set {name}, or write ${{{name}:-DEFAULT}}, or $${{{name}}} for the text"
+            f"${{{name}}} is not set; set {name}, or write ${{{name}:-DEFAULT}}, or $${{{name}}} for the literal text"
         )
     return variables[name]
 

@@ -50,7 +50,7 @@ __all__ = ["flows"]
 
 _RUNS = (FlowState.RUNNING, FlowState.SUSPENDING, FlowState.RESUMING)
 
-#: The number of a flow's changes to show. JSON output contains all of them.
+#: The number of changes to show for each flow. JSON output contains all of them.
 _RECENT = 20
 #: The states in which a task's last change contains an error.
 _FAILED = ("FAILURE", "REVERT_FAILURE")
@@ -176,7 +176,7 @@ async def _suspend(selection: _Selection) -> int:
     orphans = [row for row in await selection.rows() if row.state in _RUNS and row.id not in asked]
     for row in orphans:
         stderr_console().info(
-            f"no process runs {row.id} (state {row.state}); its program continues it at the next start"
+            f"no process runs {row.id} (state {row.state}); its program will continue it after the next start"
         )
     if not asked and not orphans:
         stderr_console().info("no flows to suspend")

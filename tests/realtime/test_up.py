@@ -268,7 +268,7 @@ class TestPolicies:
             after = "db"
         """)
         program.until("started web")
-        program.until("starting db again in")
+        program.until("db will be restarted in")
         assert "started app" not in program.text
         (here / "go").touch()
         program.until("started app")

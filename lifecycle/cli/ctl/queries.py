@@ -279,7 +279,7 @@ class EntryBuffer:
     """Unfinished events that are held back for a short time."""
 
     def __init__(self) -> None:
-        # By ID, in the order of their latest changes. Each value contains the time when the event will be shown.
+        # Events by ID, ordered by their latest change. Each value contains the time when the event will be shown.
         self._entries: dict[int, tuple[float, Any]] = {}
 
     def add(self, messages: Sequence[Any]) -> Iterator[Any]:

@@ -1,7 +1,7 @@
 """The processes of `lifecycle up`, read from the YAML of process-compose.
 
-Keys that mean the same are translated. A key whose absence would change what runs is an error, and others are ignored
-with a warning.
+Keys with an equivalent in `lifecycle up` are translated. An unsupported key that would change what runs is an error.
+Other keys are ignored, some of them with a warning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["read_process_compose"]
 
-#: The end of the message for a key that is refused.
+#: The end of the error message for each unsupported key.
 _REFUSED: Final = {
     "env_cmds": "run the commands in the processes",
     "extends": "write the keys into this file",
@@ -37,7 +37,7 @@ _REFUSED: Final = {
     "shutdown.send_keys": "use shutdown.signal",
     "vars": "write the values into the commands",
 }
-#: Keys that change nothing here, or that describe what `lifecycle up` always does.
+#: Keys that have no effect here, or that request what `lifecycle up` always does.
 _UNNEEDED: Final = (
     *("version", "name", "description", "is_strict", "is_tui_disabled", "ordered_shutdown", "log_level", "log_length"),
     *("is_template_disabled", "shutdown.parent_only", "disable_ansi_colors", "launch_timeout_seconds"),
@@ -64,17 +64,17 @@ _POLICIES: Final = {
     "exit_on_failure": "never",
 }
 _REFERENCE: Final = re.compile(r"\$(?:\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}|(?P<bare>[A-Za-z_]\w*))")
-#: The condition of a dependency without one.
+#: The default condition of a dependency.
 _STARTED: Final = "process_started"
 
 
 def read_process_compose(
     file: Path, variables: Mapping[str, str], warn: Callable[[str], object]
 ) -> tuple[Process, ...]:
-    """Return the processes of a file of process-compose, with ``variables`` in its values.
+    """Return the processes in a process-compose file, replacing references to ``variables`` in its values.
 
     Raises:
-        ConfigError: for a wrong file or key, or one that is not supported.
+        ConfigError: if the file, or a key in it, is invalid or not supported.
     """
     try:
         value = _load(file)
@@ -104,7 +104,7 @@ def _load(file: Path) -> Any:
 
 
 class _Node:
-    """A mapping of the file at ``path``, such as ``processes.web``. `check` reports keys that were not read.
+    """A mapping at ``path`` in the file, such as ``processes.web``. `check` reports keys that were not read.
 
     Raises:
         ValueError: if ``value`` is not a mapping.
@@ -123,22 +123,22 @@ class _Node:
         return f"{self.path}.{key}".removeprefix(".")
 
     def get(self, key: str) -> Any:
-        """Return the value of a key; None without one."""
+        """Return a key's value, or None if the key is missing."""
         self._read.add(key)
         return self._values.get(key)
 
     def node(self, key: str) -> _Node:
-        """Return the mapping below a key; empty without one."""
+        """Return the mapping below a key. It is empty if the key is missing."""
         value = self.get(key)
         return _Node({} if value is None else value, self.at(key), self.warn)
 
     def nodes(self, key: str) -> list[tuple[str, _Node]]:
-        """Return the mappings in the mapping below a key."""
+        """Return the names and mappings in the mapping below a key."""
         of = self.node(key)
         return [(name, of.node(name)) for name in of._values]  # noqa: SLF001  # the same class
 
     def text(self, key: str) -> str | None:
-        """Return a string, or a number as a string."""
+        """Return a key's value as a string, or None if the key is missing. Numbers are converted."""
         value = self.get(key)
         if value is None or isinstance(value, str):
             return value
@@ -147,32 +147,32 @@ class _Node:
         return str(value)
 
     def flag(self, key: str) -> bool:
-        """Return a boolean; false without one."""
+        """Return a key's boolean value, or False if the key is missing."""
         value = self.get(key)
         if value not in (None, True, False, "true", "false"):
             raise ValueError(f"{self.at(key)}: {shown(value)} is not a boolean; write true or false")
         return value in (True, "true")
 
     def number(self, key: str, default: int, least: int = 0) -> int:
-        """Return a whole number."""
+        """Return a key's value as a whole number, or ``default`` if it is missing or less than ``least``."""
         text = self.text(key)
         if text is not None and not (text.isascii() and text.isdecimal()):
             raise ValueError(f"{self.at(key)}: {text!r} is not a whole number")
         return default if text is None or int(text) < least else int(text)
 
     def _names(self, key: str) -> tuple[str, str]:
-        """Return the names of a key in the tables above: alone, and after the key above it."""
+        """Return the two names of a key in the tables above: the key alone, and the key with its parent's name."""
         return key, f"{self.path.rpartition('.')[2]}.{key}"
 
     def refuse(self) -> None:
-        """Raise `ValueError` for a key that is not supported, unless it is false."""
+        """Raise `ValueError` for an unsupported key, unless its value is false."""
         for key, value in self._values.items():
             reason = next((_REFUSED[each] for each in self._names(key) if each in _REFUSED), "")
             if reason and value not in (None, False):
                 raise ValueError(f"{self.at(key)} is not supported; {reason}")
 
     def check(self) -> None:
-        """Raise `ValueError` for a key that is not supported or not known, and warn about a key that is ignored."""
+        """Raise `ValueError` for an unsupported or unknown key, and warn about ignored keys."""
         self.refuse()
         for key in self._values.keys() - self._read:
             known = self._names(key)
@@ -186,7 +186,7 @@ class _Node:
 
 
 class _Reader:
-    """Reads the processes of ``project``. Paths are relative to ``base``."""
+    """Reads the processes in ``project``. Paths are relative to ``base``."""
 
     def __init__(self, base: Path, project: _Node) -> None:
         self._base = base
@@ -232,7 +232,7 @@ class _Reader:
 
     @staticmethod
     def _pairs(node: _Node) -> dict[str, str]:
-        """Return the variables in a list of ``KEY=VALUE``."""
+        """Return the variables in a list of ``KEY=VALUE`` strings."""
         given: list[object] | object = node.get("environment") or []
         if not isinstance(given, list) or not all(isinstance(each, str) and "=" in each for each in given):  # pyright: ignore[reportUnknownVariableType]  # YAML
             raise ValueError(f"{node.at('environment')} is not a list of strings such as 'KEY=VALUE'")
@@ -259,7 +259,7 @@ class _Reader:
 
     @staticmethod
     def _restarts(node: _Node) -> tuple[dict[str, Any], ExitOn]:
-        """Return the keys for restarts, and the end of the process that stops all processes."""
+        """Return the keys for restarts, and which exits of the process stop all processes."""
         given = node.get("restart")
         # YAML 1.1 reads an unquoted `no` as false.
         policy = "no" if given in (None, False) else str(given)
@@ -296,7 +296,7 @@ class _Reader:
         return keys
 
     def _check(self, node: _Node) -> str:
-        """Return a probe in the form that a `Spec` accepts; empty without one."""
+        """Return a probe in the form that a `Spec` accepts, or an empty string if there is none."""
         http, command = node.node("http_get"), node.node("exec")
         host, port, path, scheme = (http.text(key) for key in ("host", "port", "path", "scheme"))
         line, directory = command.text("command"), command.text("working_dir")
@@ -354,5 +354,5 @@ def _required(found: re.Match[str], variables: Mapping[str, str]) -> str:
     if found["default"] is not None:
         return variables.get(name) or found["default"]
     if name not in variables:
-        raise ValueError(f"{found[0]} is not set; set {name}, or write ${found[0]} for the text")
+        raise ValueError(f"{found[0]} is not set; set {name}, or write ${found[0]} for the literal text")
     return variables[name]

@@ -65,7 +65,7 @@ _HIGHEST_PORT: Final = 65_535
 Condition: TypeAlias = Literal["started", "healthy", "completed", "ended"]
 #: ``after`` uses ``up``: the process is ready or, if it is a job, has succeeded.
 Need: TypeAlias = Literal[Condition, "up"]
-#: The exit of a process that stops all processes, unless it is restarted.
+#: Which exits of a process stop all processes, unless it is restarted.
 ExitOn: TypeAlias = Literal["never", "failure", "end"]
 
 #: The period for a limit on the total number of restarts: ten years.
@@ -86,9 +86,10 @@ class Process:
     port: int | None = None
     #: The required condition for each dependency, in addition to ``after``.
     depends_on: Mapping[str, Condition] = field(default_factory=dict[str, "Condition"])
-    #: The exit that stops all processes, if ``restart`` is set.
+    #: Which exits stop all processes if ``restart`` is set.
     exit_on: ExitOn = "never"
-    #: Whether restarts have equal delays, and ``max_restarts`` limits their total, as in process-compose.
+    #: Whether all delays between restarts are equal, and ``max_restarts`` limits the total number of restarts, as in
+    #: process-compose.
     constant_backoff: bool = False
     env_file: Path | None = option(
         "FILE",
@@ -200,7 +201,7 @@ class Process:
 
     @property
     def is_job(self) -> bool:
-        """True if its dependents wait until it has succeeded, and not only until it has started."""
+        """True if dependents wait until this process has succeeded, rather than only until it has started."""
         return self.restart == "never" and self.ready is None and self.probe is None
 
     @property

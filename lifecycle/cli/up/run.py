@@ -262,8 +262,8 @@ class _Program:
         self._use_copies()
 
     def _use_copies(self) -> None:
-        """Let the other components use the processes of the formation."""
-        # The printer has the same dict.
+        """Pass the formation's current processes to the other components."""
+        # The printer uses the same dict.
         self._processes.clear()
         self._processes.update({each.name: each for each in self._formation.copies})
         self._starts.use(self._formation.copies)

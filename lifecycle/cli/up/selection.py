@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIONS", "Formation", "UpSettings", "counts", "selected", "up_settings"]
 
-#: In place of a name, it selects all processes without a number of their own.
+#: Used in place of a name, this selects all processes whose number is not given separately.
 _ALL: Final = "all"
 
 
@@ -99,7 +99,7 @@ def up_settings(typed: Mapping[str, Any]) -> UpSettings:
 class Formation:
     """The processes that run, and how many copies of each. ``numbers`` contains the number for each name.
 
-    Copies have consecutive ports. With ``first_port``, it is the port of the first line of a Procfile.
+    Copies have consecutive ports. If given, ``first_port`` is the port of the process on the first line of a Procfile.
     """
 
     def __init__(self, processes: Sequence[Process], numbers: Mapping[str, int], first_port: int | None = None) -> None:

@@ -80,7 +80,7 @@ class Starts:
         return [each for each in self._processes if each.partition(".")[0] == name]
 
     def use(self, processes: Sequence[Process]) -> None:
-        """Replace the processes. The caller starts those that are new, and stops those that are missing."""
+        """Replace the processes. The caller must start the new ones, and stop those that were removed."""
         now = {each.name: each for each in processes}
         added = now.keys() - self._processes.keys()
         self._added |= added
@@ -98,7 +98,7 @@ class Starts:
         return [name for name, need in self._needs(process).items() if not self._fulfils(name, need)]
 
     def was_added(self, name: str) -> bool:
-        """Return whether the process was added after the start. If such a process fails to start, others continue."""
+        """Return whether the process was added after the start. If it fails to start, the others keep running."""
         return name in self._added
 
     def stops_all(self, process: Process, state: WorkerState) -> bool:
@@ -247,7 +247,7 @@ class Starts:
             if self._supervisor.status not in AT_WORK:
                 break
             delay = next(delays)
-            self._console.info(f"starting {process.name} again in {delay:.1f} s")
+            self._console.info(f"{process.name} will be restarted in {delay:.1f} s")
             await asyncio.sleep(delay)
         await self._restart(process.name)
 

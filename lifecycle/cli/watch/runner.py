@@ -227,7 +227,7 @@ class Runner:
                 await self._supervisor.add(self._current)
 
     async def _delay(self) -> None:
-        """Wait for ``--delay-run``. Requests made in the meantime are combined into the same start."""
+        """Wait for ``--delay-run``. Requests made in the meantime do not lead to additional starts."""
         if self._settings.delay_run:
             await asyncio.sleep(self._settings.delay_run)
 
@@ -305,7 +305,7 @@ class Runner:
             self._tasks.create_task(self._stop_run(), name=f"time limit of {self._launcher.name}")
 
     async def _stop_run(self) -> None:
-        """Stop a run that has reached its time limit. Another run follows if it is queued or ``--restart`` is set."""
+        """Stop a run that has reached its time limit. Another run follows if one is queued or ``--restart`` is set."""
         self._queued = self._queued or self._settings.restart != "never"
         text = f"stopping the command after {self._settings.timeout:g} s (--timeout)"
         self._alert(text, failed=True)

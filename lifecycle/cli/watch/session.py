@@ -60,8 +60,8 @@ _LONGEST_WAIT: Final = 2.0
 #: The minimum and maximum time, in seconds, between two reports of changes.
 _SHORTEST_STEP, _LONGEST_STEP = 0.01, 0.05
 
-#: A file is probably written by the command if it changes after this many starts in a row, each time within this many
-#: seconds of the previous change.
+#: A file is probably written by the command if it changes after this many starts in a row. Each change must follow
+#: the previous one within this many seconds.
 _STARTS, _SOON = 3, 3.0
 
 _log = logging.getLogger("lifecycle.cli")
@@ -148,7 +148,7 @@ def handle_changes(
     """
     debounce = Debounce(wait, max_wait=max(_LONGEST_WAIT, wait), merge=_MergeChanged())
     router.handle("file/*", handler, debounce=debounce)
-    # A busy source reports once every two steps, which must be shorter than `wait`.
+    # While files keep changing, the source reports every two steps. This period must be shorter than `wait`.
     step = min(max(wait / 5, _SHORTEST_STEP), _LONGEST_STEP)
     roots = ((True, tuple(paths)), (False, tuple(flat)))
     return [ChangeSource(react, *each, recursive=recursive, step=step, poll=poll) for recursive, each in roots if each]
@@ -215,7 +215,7 @@ class Session:
         # The changes and the last webhook received since `hold`, or None if changes are not held.
         self._held: ChangedFiles[Action] | None = None
         self._held_request = ""
-        # For each file, the number of consecutive starts that it changed shortly after.
+        # For each file, the number of consecutive starts that were soon followed by a change to the file.
         self._soon: dict[Path, int] = {}
         self._last_change = -inf
 

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["AboveThePrompt", "Foreground", "OwnTerminal"]
 
-#: Signals sent by Ctrl+Z, and when a background process reads from, writes to or changes the terminal.
+#: The signals for Ctrl+Z, and for a background process that reads from, writes to or changes the terminal.
 _STOP_SIGNALS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
-#: The maximum number of seconds after Ctrl+C in which a command's exit is attributed to it.
+#: If a command exits within this many seconds after Ctrl+C, its exit is attributed to Ctrl+C.
 _REACTION = 10.0
 #: The argument for a `sleep` that effectively never returns: about 68 years.
 _FOREVER = str(2**31 - 1)
