@@ -34,7 +34,7 @@ __all__ = ["NEVER", "Acceptor", "Connection", "Connections"]
 #: Chunks of one byte cost a thousand times as much as large chunks, and asyncio reads 256 KiB at a time.
 _PIECE: Final = 2048
 _TURN: Final = 0.00025
-#: How many seconds per loop iteration a server may spend on parsing for connections that have more data.
+#: The number of seconds per loop iteration that a server may spend on connections with more data to parse.
 _ALL: Final = 0.001
 
 #: A client is cut off if it transfers more than this many bytes per byte of a body, plus `_FRAMING` bytes. One-byte
@@ -122,7 +122,7 @@ class Connection(web.RequestHandler):
         self._deaf = False
         self._gone: asyncio.Future[None] | None = None
 
-    # -- the life of a request ----------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------------------
 
     def begin(self, request: web.BaseRequest) -> None:
         """Record that the headers of ``request`` have arrived."""

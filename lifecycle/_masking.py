@@ -37,7 +37,7 @@ _REMEMBERED = 1000
 #: The boundaries between words in camel case. For example, ``dbAuthToken`` is split into "db auth token".
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _BETWEEN = re.compile(r"[\W_]+")
-#: Words after which "key" is secret.
+#: If one of these words precedes "key", the value is secret.
 _KEYS = "api|private|access|signing|encryption|ssh|account|master|shared|service"
 _SECRET = re.compile(
     rf"""passw(?:or)?d | passphrase | pass\ phrase | passcode | pwd | secret(?!ar) | tokens?\b | credential | apikey

@@ -134,7 +134,7 @@ class RouterRunning(LifecycleError):
 class LaneFull(LifecycleError):
     """A lane is full. ``emit_nowait`` raises this.
 
-    ``emit`` raises it only if the handler would be waiting for itself. The same applies to passing an event on.
+    ``emit``, and passing an event on, raise it only if the handler would otherwise wait for itself.
     """
 
 

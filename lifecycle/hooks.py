@@ -87,8 +87,8 @@ class Hook(Signal):
     def __init__(self, name: str, doc: str) -> None:
         super().__init__(doc)
         self.name = name
-        # The receivers, if all have strong references and are called for every sender, and their number when cached.
-        # Looking them up for each announcement would cost more than most of the receivers do.
+        # A cache of the receivers, and their number when it was filled. It is empty unless all receivers have strong
+        # references and are called for every sender. Looking them up each time would cost more than most calls.
         self._plain: tuple[Callable[..., object], ...] = ()
         self._decided_for = 0
 

@@ -92,7 +92,7 @@ class Machine(Generic[S]):
         return tuple(Transition(*each) for each in self._history)
 
     def can(self, target: S) -> bool:
-        """Return whether ``to(target)`` would change the state or be ignored, instead of raising."""
+        """Return whether the transition to ``target`` is allowed or ignored. Otherwise, `to` raises an error."""
         return target in self._table[self._state] or (self._state, target) in self._ignored
 
     def to(self, target: S, reason: str = "") -> bool:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TaskInfo", "find_task", "task_infos", "where"]
 
-#: The directories of asyncio and this library. A line in the program that calls them is more useful than their own.
+#: The directories of asyncio and this library. For a task that waits in them, the calling line in the program is more
+#: useful.
 _ASYNCIO = str(Path(asyncio.__file__).parent)
 _LIBRARY = str(Path(sys.modules["lifecycle"].__file__ or "").parent)
 _PACKAGES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib")})

@@ -112,7 +112,7 @@ def _forget_press() -> None:
 
 
 def _press_handled() -> None:
-    """Treat this Ctrl+C as the first of the two that quit, ignoring any earlier presses."""
+    """Treat this Ctrl+C as the first of the two presses that quit, ignoring any earlier presses."""
     if (life := current_life.get(None)) is not None:
         life.escalation.handled()
 

@@ -104,7 +104,7 @@ class Output:
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
         self._copies: list[_Copy] = []
-        # Text waiting for the loop to distribute it. `_scheduled` is true while the loop is due to do so.
+        # Text waiting for the loop to distribute it. `_scheduled` is true if the loop has been asked to do this.
         self._pending = _Texts()
         self._scheduled = False
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -125,7 +125,7 @@ def _alike(one: _Part, other: _Part) -> bool:
 
 
 def _joined(part: _Part, parts: Sequence[_Part], places: Sequence[int]) -> _Part:
-    """Return ``part`` with one node per place. Parts with the same place are merged into one node."""
+    """Return ``part`` with one node for each number in ``places``. Parts with the same number are merged."""
     together: dict[int, list[_Part]] = {}
     for each, place in zip(parts, places, strict=True):
         together.setdefault(place, []).append(each)

@@ -60,7 +60,7 @@ def _worker_transitions() -> Iterator[tuple[str, str, str]]:
 def lifetime_diagram(state: LifetimeState, look: Look) -> str:
     """Draw a lifetime's states, from running to one of two final states."""
     now = "stopping" if state.stopping else "running"
-    # Until the lifetime stops, the label lists the possible reasons.
+    # Until the lifetime stops, the label lists everything that could stop it.
     cause = str(state.reason) if state.stopping else "signal, shutdown, end of the main component, or deadline"
     transitions = [("running", "stopping", cause), ("stopping", "[*]", "everything has ended")]
     if state.force_exit_at:

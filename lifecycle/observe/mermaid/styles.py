@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CLASSES", "Label", "Look", "Style", "escape", "indented", "label_line", "markdown", "quoted"]
 
-#: A heading, or a function that returns the label of a record's node, or None for the default label.
+#: A heading, or a function that returns the label of a record's node. None selects the default label.
 Label: TypeAlias = "str | Callable[[Any], str | None]"
-#: CSS per class, or a function that returns a record's class, or None for the class of its status.
+#: A mapping from class to CSS, or a function that returns a record's class. None selects the class of its status.
 Style: TypeAlias = "Mapping[str, str] | Callable[[Any], str | None]"
 
 #: The style for each status. Each style sets text and fill, because the page may be light or dark.
@@ -58,7 +58,7 @@ class Look:
 
     @classmethod
     def of(cls, label: Label | None, style: Style | None) -> Look:
-        """Return the look for these settings.
+        """Return the labels and styles for these settings.
 
         Raises:
             TypeError: if a setting has the wrong type.
@@ -118,9 +118,9 @@ def _css(name: str, css: str) -> str:
 #: The maximum number of characters per line. Mermaid rejects diagrams with more than 50,000 characters.
 _LONGEST: Final = 1000
 
-# Matches every character except letters, digits, marks between two of these, and a single space before one of them. A
-# dot after "www" also matches, because it would start a link, and so does the space in "end note", which would end a
-# note.
+# Matches every character that needs escaping. Letters and digits do not, nor do some marks between two of them, or a
+# single space before one of them. The exceptions are a dot after "www", which would start a link, and the space in
+# "end note", which would end a note.
 _SPECIAL: Final = re.compile(
     r"""(?!  [0-9A-Za-z]
           | (?<=[0-9A-Za-z]) (?: , (?=\ ) | (?: [-_/] | (?<!w)\. ) (?=[0-9A-Za-z]) )
