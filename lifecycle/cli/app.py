@@ -134,7 +134,7 @@ _FLOWS_COMMANDS = {
     "drop": ("remove dead letters of sent events", "app.db dead"),
 }
 
-#: The options of `up` that `export` accepts, too.
+#: The options of `up` that `export` also accepts.
 _EXPORTED = ("file", "concurrency", "formation", "env_file", "port")
 #: The signature schemes that `webhook send` supports.
 _SCHEMES = ("github", "standard", "stripe", "slack", "gitlab", "hmac")

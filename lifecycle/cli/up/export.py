@@ -29,13 +29,13 @@ __all__ = ["export_systemd"]
 
 #: The first line of each file. Files without it are never replaced.
 _MARK: Final = "# Written by lifecycle export systemd, which replaces this file."
-#: Files with variables may contain secrets. systemd warns about units that others cannot read.
+#: Files with variables may contain secrets. Units are readable by everyone, because systemd warns otherwise.
 _MODES: Final = {".env": 0o600}
 _MODE: Final = 0o644
 _POLICIES: Final = {"always": "always", "on_failure": "on-failure", "never": "no", None: "always"}
 _PLAIN: Final = re.compile(r"/[A-Za-z0-9_./+-]*")
 _ESCAPES: Final = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\t": r"\t", "\r": r"\r", "%": "%%"}
-#: The characters with a meaning in double quotes in a file with variables.
+#: The characters that are special inside double quotes in a file with variables.
 _QUOTED: Final = re.compile(r'[\\"`$]')
 _BACKSLASH: Final = r"\\\g<0>"
 #: The period of ``max-restarts``, in seconds.
@@ -46,7 +46,7 @@ def export_systemd(settings: UpSettings, directory: Path) -> int:
     """Write the unit files, print their paths, and return the exit status.
 
     Raises:
-        CliError: if an error is found, or a file exists that another program has written. Then nothing is written.
+        CliError: if an error is found, or a file was written by another program. In that case, nothing is written.
     """
     console = stderr_console()
     with permissions_checked():
@@ -81,11 +81,11 @@ def _write(path: Path, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Units:
-    """The files for the processes of ``file``. Their names begin with ``app``."""
+    """The unit files for the processes in ``file``. The names of these files begin with ``app``."""
 
     app: str
     file: Path
-    #: Files with variables for all processes.
+    #: Env files whose variables apply to all processes.
     shared: tuple[Path, ...]
     directory: Path
 
@@ -106,7 +106,7 @@ class _Units:
         return found
 
     def differences(self, processes: Sequence[Process]) -> list[str]:
-        """Return messages about settings that systemd does not have."""
+        """Return messages about settings that have no equivalent in systemd."""
         waits = {name for each in processes for name, need in each.needs.items() if need in ("up", "healthy")}
         found = [
             f"{each.name}: systemd does not wait for its ready = {each.ready!r}; use ready = 'notify' if possible"
@@ -146,10 +146,10 @@ class _Units:
         return [f"{key}={' '.join(names)}" for key, names in values.items() if names]
 
     def _variables(self, process: Process) -> dict[str, str]:
-        """Return the variables of files, which may be secret, without those that the table overrides."""
+        """Return the variables from env files, except those that the unit sets. They may be secret."""
         files = (*self.shared, *filter(None, [process.env_file]))
         found = {name: value for file in files for name, value in read_env(file).items()}
-        # A file overrides the unit.
+        # In systemd, a file's variables take precedence over the unit's.
         return {name: value for name, value in found.items() if name not in _own(process, self.shared)}
 
     def _service(self, name: str) -> str:
@@ -160,7 +160,7 @@ class _Units:
 
 
 def _own(process: Process, shared: Sequence[Path]) -> dict[str, str]:
-    """Return the variables in the unit: those of the table, PORT, and PATH, in which programs are found as now."""
+    """Return the variables in the unit: the table's variables, PORT, and our PATH, so that the same programs are found."""
     known = environment(process, *shared)
     port = {} if process.port is None else {"PORT": known["PORT"]}
     return {"PATH": known.get("PATH", os.defpath), "PYTHONUNBUFFERED": "1", **port, **process.env}
@@ -168,7 +168,7 @@ def _own(process: Process, shared: Sequence[Path]) -> dict[str, str]:
 
 def _type(process: Process) -> list[str]:
     if process.is_job:
-        # Dependent services start when it has exited.
+        # Dependent services start when the job has exited.
         return ["Type=oneshot", "RemainAfterExit=yes"]
     if process.ready == "notify":
         return ["Type=notify", f"TimeoutStartSec={process.start_timeout:g}"]
@@ -195,7 +195,7 @@ def _stop(process: Process) -> list[str]:
 
 
 def _command(process: Process) -> str:
-    """Return the value of ExecStart. systemd finds a program without a path in its own directories, so ``env`` does."""
+    """Return the value of ExecStart. ``env`` finds a program without a path, because systemd would ignore PATH."""
     program, *words = process.argv
     path = str(process.cwd / program) if "/" in program else program
     if not _PLAIN.fullmatch(path):
@@ -204,7 +204,7 @@ def _command(process: Process) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return ``text`` for a value in double quotes."""
+    """Return ``text`` escaped for a value in double quotes."""
     return "".join(_ESCAPES.get(char) or (char if char.isprintable() else _hex(char)) for char in text)
 
 
@@ -215,7 +215,7 @@ def _hex(char: str) -> str:
 def _path(path: Path) -> str:
     text = str(path)
     if not text.isprintable() or text.endswith("\\"):
-        raise ConfigError(f"{text!r} cannot be the path in a unit; use one without control characters")
+        raise ConfigError(f"{text!r} cannot be used as a path in a unit; use one without control characters")
     return _specified(text)
 
 

@@ -43,8 +43,8 @@ class Starts:
         # Names of processes that were added later.
         self._added: set[str] = set()
         self._ancestors = {each.name: self._ancestors_of(each) for each in processes}
-        # Names of processes that are due to start, are starting, have started at least once, are up (ready, or a job
-        # that has succeeded), and are healthy.
+        # Names of processes at each stage: due to start, starting, started at least once, up (ready, or a job that has
+        # succeeded), and healthy.
         self._due: set[str] = set(self._processes)
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._started: set[str] = set()

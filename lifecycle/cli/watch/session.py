@@ -469,7 +469,7 @@ class SyntaxCheck:
         self._python = python
         # The files that could not be compiled. They are checked again after every change.
         self._broken: frozenset[Path] = frozenset()
-        # The file that was compiled first, its state at that time, and its errors, or None without a result.
+        # The file that was compiled in advance, its state at that time, and its errors (None if the check failed).
         self._first: tuple[Path, object, asyncio.Future[dict[Path, str] | None]] | None = None
 
     async def begin(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The command's terminal: its own, or ours, which is handed over as a shell does for a foreground job."""
+"""The command's terminal: either its own, or ours, which we hand over as a shell does for a foreground job."""
 
 from __future__ import annotations
 
