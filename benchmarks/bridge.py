@@ -38,7 +38,7 @@ BARS = {
 
 
 def main() -> None:
-    """Measure all figures and print them."""
+    """Run all benchmarks in this module, and print their figures."""
     peers = ["raw", "lean", "lifecycle"]
     if importlib.util.find_spec("faststream") is None:
         print("faststream is not installed; `pip install --group bench` installs it", file=sys.stderr)

@@ -4,7 +4,7 @@
   Only our time includes the preparation of the flow. DBOS uses WAL mode.
 - ``fanout``: a thousand tasks that sleep 0.1 s. ``jobs``: jobs are claimed and completed, eight at a time.
 - ``postgres_jobs_over_procrastinate_N``: N processes run eight jobs at a time. ``Flows`` stores each step,
-  and procrastinate only the end.
+  while procrastinate stores only the completion.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _MODULES = {
 
 
 def main() -> None:
-    """Measure all figures and print them."""
+    """Run all benchmarks in this module, and print their figures."""
     for reason in _flows_peers.missing().values():
         print(reason, file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".flows-") as directory:

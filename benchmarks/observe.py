@@ -39,7 +39,7 @@ def results() -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure all figures and print them."""
+    """Run all benchmarks in this module, and print their figures."""
     logging.getLogger("lifecycle").setLevel(logging.ERROR)
     found = results()
     report("observe", {name: found[name] for name in BARS}, BARS)

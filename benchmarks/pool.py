@@ -39,7 +39,7 @@ BARS = {
 
 
 def main() -> None:
-    """Measure all figures and print them."""
+    """Run all benchmarks in this module, and print their figures."""
     # Bytecode is kept between rounds, as for any program that is started more than once.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     from benchmarks._measure import report

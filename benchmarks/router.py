@@ -342,7 +342,7 @@ async def _passing(_event: Any) -> None:
 
 
 def main() -> None:
-    """Measure all figures and print them."""
+    """Run all benchmarks in this module, and print their figures."""
     report("router", asyncio.run(measure()), BARS)
 
 

@@ -34,7 +34,7 @@ HEAVY = ("aiohttp", "watchfiles", "prompt_toolkit")
 
 
 def main() -> None:
-    """Measure all figures and print them."""
+    """Run all benchmarks in this module, and print their figures."""
     samples = interleaved({name: partial(_seconds, code) for name, code in PROGRAMS.items()}, rounds=ROUNDS, warmup=3)
     results = {
         "import_ms": difference(samples, "lifecycle", "bare") * 1000,

@@ -35,7 +35,7 @@ BARS = {
 
 
 def main() -> None:
-    """Measure all figures and print them."""
+    """Run all benchmarks in this module, and print their figures."""
     for reason in missing().values():
         print(reason, file=sys.stderr)
     results: dict[str, object] = {

@@ -58,7 +58,7 @@ for number in range(count // 2):
 
 
 def main() -> None:
-    """Measure all figures and print them."""
+    """Run all benchmarks in this module, and print their figures."""
     watchers: dict[str, Watching] = {"awatch": _awatch, "event": _router}
     cases = {name: partial(_median_latency, watching) for name, watching in watchers.items()}
     samples = interleaved(cases, rounds=ROUNDS)

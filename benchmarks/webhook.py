@@ -61,7 +61,7 @@ wrk.headers["X-Hub-Signature-256"] = "sha256={signature}"
 
 
 def main() -> None:
-    """Take all measurements and print them."""
+    """Run all benchmarks in this module, and print their figures."""
     wrk = shutil.which("wrk")
     if wrk is None:
         sys.exit("wrk is not installed; `make engines` installs it (Debian: apt-get install wrk)")
