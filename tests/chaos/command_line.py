@@ -26,7 +26,7 @@ def run_from_command_line(
     """Run ``storm`` with the command-line arguments, print ``figures`` and the result, and exit.
 
     The exit status is 1 if there are violations, which the result's ``wrong()`` method lists. ``storm`` receives the
-    seconds, the seed, and a store if there are ``stores``. Set ``LIFECYCLE_SEED`` to repeat a run.
+    number of seconds, the seed and, if there are ``stores``, a store. Set ``LIFECYCLE_SEED`` to repeat a run.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {program}", description=doc)
     parser.add_argument("--seconds", type=float, default=60.0)

@@ -220,7 +220,7 @@ class Storm:
         return ended, claims
 
     def _in_order(self, job: str) -> bool:
-        """Return whether each task succeeded once and no claim wrote a result after a later claim had."""
+        """Return whether each task succeeded once, and no claim wrote a result after a later claim had written one."""
         changes = self.database.rows(
             "SELECT seq, kind, new, result FROM lifecycle_flow_changes WHERE flow = %s ORDER BY seq", job
         )

@@ -153,7 +153,7 @@ class Storm:
         self.result.freezes += 1
 
     def _victim(self) -> int:
-        """Return the leader in most cases, and any worker in the others."""
+        """Return the leader most of the time, and otherwise a random worker."""
         if self.chance.random() < 0.2:
             return self.chance.randrange(WORKERS)
         last = [self._last_token(place) for place in range(WORKERS)]
@@ -210,7 +210,7 @@ async def read(url: str) -> list[Write]:
 
 
 async def storm(seconds: float, *, seed: int, strikes: int = 0) -> Result:
-    """Run for at least ``seconds``, and until there have been ``strikes`` strikes."""
+    """Run for at least ``seconds`` seconds, and until at least ``strikes`` attacks have been made."""
     async with in_a_directory() as (directory, server):
         return await Storm(directory, server, seed).run(seconds, strikes)
 

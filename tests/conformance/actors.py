@@ -18,7 +18,7 @@ Json = Any
 
 
 class Died(LifecycleError):
-    """Raised when a child in a case ends abnormally."""
+    """The error of a child that exits abnormally."""
 
 
 def NORMAL(reason: Json) -> bool:  # noqa: N802  # one of OTP's three normal reasons
@@ -39,7 +39,7 @@ class Diary:
         self.events.append(list(event))
 
     def make(self, name: str, behaviour: Json, grace: float) -> Any:
-        """Act as a child's start function in the case: return a worker or an invalid value, raise, or ignore."""
+        """Start the child ``name`` as its case defines: return a worker or an invalid value, or raise an error."""
         self.starts[name] += 1
         if self._does("crash", name, behaviour):
             self.write("start_crash", name)
@@ -96,7 +96,7 @@ class Actor(BaseWorker):
 
 
 def observed(diary: Diary, inner: Supervisor) -> Supervisor:
-    """Return ``inner``, and record its start and end as in the cases. The recorded reason is always "shutdown"."""
+    """Return ``inner``, and record when it starts and exits. The recorded reason is always "shutdown"."""
 
     def changed(_old: str, new: str) -> None:
         if new == "running":

@@ -140,7 +140,7 @@ def _check_queue(checked: Callable[..., Coroutine[Any, Any, list[str]]], case: J
 
 
 def main(path: str, store: str = "memory") -> int:
-    """Play all cases in a file, and return the number of failures."""
+    """Replay all cases in a file, and return the number of failures."""
     file = json.loads(Path(path).read_text())
     for case in file.get("conductor_cases", ()):
         if case["id"] not in WORKED:

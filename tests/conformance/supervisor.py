@@ -161,7 +161,7 @@ def _result(result: Json) -> Json:
 
 
 def main(path: str) -> int:
-    """Play all cases in a file, and return the number of failures."""
+    """Replay all cases in a file, and return the number of failures."""
     cases = json.loads(Path(path).read_text())["cases"]
     skipped = {case["id"]: reason for case in cases if (reason := reason_to_skip(case))}
     failed = {case["id"]: found for case in cases if case["id"] not in skipped and (found := check(case))}

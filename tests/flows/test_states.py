@@ -1,4 +1,4 @@
-"""The five transition tables: every pair has the same result as in TaskFlow, apart from two guarded transitions."""
+"""The five transition tables: each pair of states has TaskFlow's result, except for two guarded transitions."""
 
 from __future__ import annotations
 

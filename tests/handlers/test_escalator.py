@@ -93,7 +93,7 @@ async def test_the_window_counts_while_the_first_is_still_busy(clock: Clock) -> 
 
 
 async def test_a_successful_resume_resets_it() -> None:
-    """The first Ctrl+C suspends, the second quits. After a resume, the first press suspends again."""
+    """The first Ctrl+C suspends the program, and the second quits it. After a resume, the sequence starts again."""
     suspend = SuspendHandler()
     quits: list[Any] = []
     escalator = Escalator(suspend, quits.append)

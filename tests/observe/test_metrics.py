@@ -1,4 +1,4 @@
-"""Labels stay within their limits, whatever the names."""
+"""Label values stay within their limits, regardless of the names."""
 
 from __future__ import annotations
 

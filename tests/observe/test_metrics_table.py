@@ -225,7 +225,7 @@ async def test_the_time_to_the_handler_includes_both_waits(clock: Clock) -> None
     finally:
         hooks.delivery_accepted.disconnect(accepted)
         hooks.handler_started.disconnect(started)
-    # There is space for one, so the second and third wait outside the lane first.
+    # The lane has space for one event, so the second and third events first wait outside the lane.
     assert [at["started", number] - at["accepted", number] for number in range(3)] == [0, 2, 4]
 
 

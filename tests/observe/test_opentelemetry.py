@@ -366,7 +366,7 @@ ACTIONS = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(ACTIONS, st.booleans())
 def test_every_span_ends_with_every_outcome(actions: list[tuple[str, float]], cancelled: bool) -> None:
-    """Each span ends: handled, failed, dropped, merged, restarted, passed on, unrouted, refused, stopped."""
+    """The outcomes: handled, failed, dropped, merged, restarted, passed on, unrouted, refused, stopped."""
     tracer, tally = traced()
 
     async def story() -> None:

@@ -184,7 +184,7 @@ async def test_a_snapshot_matches_the_schema(clock: Clock) -> None:
 
 
 def test_the_schema_in_the_documentation_is_this_one() -> None:
-    """``python -m tools.snapshot_schema`` writes it."""
+    """``python -m tools.snapshot_schema`` updates the schema."""
     assert json.loads(PAGE.read_text(encoding="utf-8")) == snapshot_schema()
 
 
@@ -446,7 +446,7 @@ async def test_context_has_event_worker_flow_and_span(clock: Clock) -> None:
 
 @pytest.mark.usefixtures("clock")
 async def test_nothing_in_a_snapshot_shows_a_secret() -> None:
-    """It covers errors of workers, sources and flows, messages of probes, and the state of other components."""
+    """The secrets are in errors of workers, sources and flows, in messages of probes, and in custom states."""
     leak = "password=hunter2"
 
     class Ill(TaskWorker):

@@ -272,7 +272,7 @@ async def test_an_id_with_invalid_characters_is_remembered(path: Path) -> None:
 async def test_a_retry_is_on_time_although_the_clock_is_set(
     path: Path, hours: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the system clock, setting the clock back would extend the delay, and setting it forward would end it."""
+    """If the delay depended on the system clock, setting that clock back would extend the delay."""
     real = time.time
 
     async def fail_once(receiver: Receiver, _: WebhookEvent) -> None:

@@ -745,7 +745,7 @@ async def test_the_error_of_a_killed_process_names_the_signal(signum: int, name:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_chaos_leaves_nothing_behind(seed: int) -> None:
-    """After any sequence of operations, a worker ends once, reports its exit, and leaves no process."""
+    """After any sequence of operations, a worker exits once, reports how it exited, and leaves no process."""
     chance = random.Random(seed)
 
     async def life(number: int) -> None:

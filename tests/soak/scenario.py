@@ -130,7 +130,7 @@ class Scenario:
                 await self._interrupt()
 
     async def _interrupt(self) -> None:
-        """Press Ctrl+C twice. The first time suspends the program, the second time quits it."""
+        """Press Ctrl+C twice. The first press suspends the program, and the second press quits it."""
         self._life.send(signal.SIGINT)
         async with asyncio.timeout(LIMIT):
             while not _is_suspended(await self._console.state()):

@@ -1,4 +1,4 @@
-"""A worker starts and ends only once, and can be stopped at any time. The tests control it through futures."""
+"""A worker starts and exits only once, and can be stopped at any time. The tests control it through futures."""
 
 from __future__ import annotations
 

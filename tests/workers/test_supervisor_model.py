@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lifecycle.testing import Clock
 
-#: The number of games. `make chaos` plays more.
+#: The number of random sequences of operations. `make chaos` runs more.
 GAMES = 400 if "LIFECYCLE_CHAOS" in os.environ else 40
 # The suite uses the same seeds in every run, and `make chaos` uses different seeds.
 SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32) if "LIFECYCLE_CHAOS" in os.environ else 0))
@@ -212,7 +212,7 @@ class Game:
         children = [child for child in self.model.children if not statuses or child.status in statuses]
         return self.chance.choice(children) if children else None
 
-    # -- the moves ----------------------------------------------------------------------------------------------------
+    # -- operations ---------------------------------------------------------------------------------------------------
 
     async def crash(self) -> None:
         if child := self.some("running"):

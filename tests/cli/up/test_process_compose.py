@@ -1,4 +1,4 @@
-"""Files of process-compose, read by `lifecycle up`."""
+"""`lifecycle up` reads process-compose files."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ async def test_a_server_that_is_away_for_longer_than_the_lease_makes_a_new_leade
         await member.box.wait(1)
         token = member.box.events[0].token
         await asyncio.to_thread(getattr(own_server, gone))
-        # The data exceeds all the buffers on its way, so the sender must wait.
+        # The data does not fit into the buffers between sender and receiver, so the sender must wait.
         writing = asyncio.create_task(member.leader.put("key", bytes(1_000_000), token=token))
         await until(lambda: member.notices[-1] == "lost")
         assert member.box.events[-1].reason == "it could not be renewed in time"

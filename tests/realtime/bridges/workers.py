@@ -56,9 +56,9 @@ class Worker:
 
 @asynccontextmanager
 async def workers(directory: Path, *places: tuple[str, tuple[str, ...]]) -> AsyncIterator[list[Worker]]:
-    """Start one worker per place.
+    """Start a worker for each of ``places``.
 
-    A place is a pair: the server's address in that network, and the prefix that runs a command in it.
+    Each contains the server's address in a network, and the prefix that runs a command in that network.
     """
     log = directory / "log"
     async with AsyncExitStack() as stack:

@@ -48,7 +48,7 @@ def leaves(child: pexpect.spawn[str]) -> str:
 
 
 def test_attach_opens_the_prompt_of_the_program(env: Env, shop: Running) -> None:
-    """Commands, completions and output come from the program. Ctrl+C and Ctrl+D stay local."""
+    """Commands, completions and output come from the program. Ctrl+C and Ctrl+D are handled locally."""
     with at_terminal(env, "attach") as child:
         child.expect_exact("shop>")
         child.send("ship al\t\r")

@@ -1,8 +1,8 @@
 """P24: callers of all kinds while workers are killed and stopped at random; the invariants always hold.
 
-It takes three seconds in the suite, or the seconds in ``LIFECYCLE_CHAOS`` (`make chaos`: five minutes). The number of
-successful calls depends on the machine and is not checked. Each call has one outcome and is executed at most once. The
-statistics add up. No process or descriptor is left.
+It takes three seconds in the suite, or the number of seconds in ``LIFECYCLE_CHAOS`` (`make chaos`: five minutes). The
+number of successful calls depends on the machine and is not checked. Each call has one outcome and is executed at most
+once. The statistics add up. No process or descriptor is left.
 """
 
 from __future__ import annotations
