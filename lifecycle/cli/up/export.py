@@ -160,7 +160,7 @@ class _Units:
 
 
 def _own(process: Process, shared: Sequence[Path]) -> dict[str, str]:
-    """Return the variables in the unit: the table's variables, PORT, and our PATH, so that the same programs are found."""
+    """Return the variables in the unit: the table's variables, PORT, and our PATH, to find the same programs."""
     known = environment(process, *shared)
     port = {} if process.port is None else {"PORT": known["PORT"]}
     return {"PATH": known.get("PATH", os.defpath), "PYTHONUNBUFFERED": "1", **port, **process.env}
