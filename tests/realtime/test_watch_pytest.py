@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.realtime.watches import here, watch, write
+from tests.realtime.watches import documented, here, watch, write
 from tests.waiting import until_blocking
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["here", "watch"]  # fixtures
 
-PYTEST = ("--on-change-only", "--", sys.executable, "-m", "pytest", "-x")
+PYTEST = documented("restart-on-change.md", "-- pytest")
 SLOW = """\
 import pathlib, time
 def test_slow():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -16,11 +18,11 @@ from tests.waiting import until_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
-__all__ = ["APP", "LIMIT", "Watch", "has_ended", "here", "watch", "write"]
+__all__ = ["APP", "LIMIT", "Watch", "documented", "has_ended", "here", "watch", "write"]
 
 LIMIT = 30.0
+_DOCS = Path(__file__).parents[2] / "docs" / "howto"
 
 APP = """\
 import os, sys, time
@@ -37,6 +39,13 @@ def write(path: Path, text: str) -> None:
     draft.replace(path)
 
 
+def documented(page: str, pattern: str) -> list[str]:
+    """Return the arguments of the command `lifecycle watch` on a page of the documentation that matches ``pattern``."""
+    commands = re.findall(r"^\$ lifecycle watch (.+)", (_DOCS / page).read_text(), re.MULTILINE)
+    [command] = [each for each in commands if re.search(pattern, each)]
+    return shlex.split(command)
+
+
 def has_ended(process: psutil.Process) -> bool:
     """Return whether the process has exited. The system may take a while to reap an orphan."""
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
@@ -48,11 +57,13 @@ class Watch:
     def __init__(self, here: Path, *argv: str, env: dict[str, str] | None = None) -> None:
         self.here = here
         self.out, self.err = here.parent / "out", here.parent / "err"
+        # The command may be a program that is installed next to Python.
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         with self.out.open("w") as out, self.err.open("w") as err:
             self.process = psutil.Popen(
                 [sys.executable, "-m", "lifecycle", "watch", *argv],
                 cwd=here,
-                env={**os.environ, "NO_COLOR": "1", **(env or {})},
+                env={**os.environ, "PATH": path, "NO_COLOR": "1", **(env or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
