@@ -34,6 +34,7 @@ class Screen:
 
     def __init__(self, here: Path) -> None:
         self._socket = f"lifecycle-{uuid.uuid4().hex[:8]}"
+        self._is_open = True
         # The shell does not inherit the test's environment, because a user's shell has no PYTHONUNBUFFERED.
         keep = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
         self._env = {**keep, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
@@ -80,7 +81,14 @@ class Screen:
         shell = psutil.Process(int(self._tmux("display-message", "-p", "#{pane_pid}")))
         return shell.children(recursive=True)
 
+    def hangs_up(self) -> None:
+        """Close the terminal, as the close button of its window does."""
+        self._tmux("kill-session")
+        self._is_open = False
+
     def close(self) -> None:
+        if not self._is_open:
+            return
         left = self.processes()
         for each in left:
             with suppress(psutil.NoSuchProcess):
@@ -96,6 +104,24 @@ def screen(tmp_path: Path) -> Iterator[Screen]:
     screen = Screen(here)
     yield screen
     screen.close()
+
+
+DEBUGGED = """\
+answer = 6 * 7
+breakpoint()
+print("after", answer)
+import time
+while True:
+    time.sleep(0.05)
+"""
+
+#: Counts while it is not stopped.
+COUNT = """\
+import itertools, time
+for n in itertools.count(1):
+    print("tick", n)
+    time.sleep(0.1)
+"""
 
 
 def watch(*argv: str) -> str:
@@ -167,6 +193,82 @@ def test_command_that_reads_in_the_background_stops_with_watch(screen: Screen, t
     screen.presses("C-c")
     screen.sees(r"shell>\s*$")
     assert screen.processes() == []
+
+
+def test_debugger_works_after_ctrl_c_ctrl_z_and_fg(screen: Screen, tmp_path: Path) -> None:
+    (tmp_path / "here" / "app.py").write_text(DEBUGGED)
+    screen.types(watch())
+    screen.sees(r"\(Pdb\)\s*$")
+    screen.types("p answer + 1")
+    screen.sees(r"\n43\n\(Pdb\)")
+    screen.presses("C-c")
+    screen.sees(r"KeyboardInterrupt--\s+\(Pdb\)")
+
+    screen.presses("C-z")
+    screen.sees("Stopped")
+    screen.types("fg")
+    screen.sees("lifecycle watch --", times=3)
+    screen.types("p answer + 2")
+    screen.sees(r"\n44\n\(Pdb\)")
+    screen.types("c")
+    screen.sees("after 42")
+    screen.presses("C-c")
+    screen.sees("Program interrupted")
+    screen.types("q")
+    screen.sees("exited with status 1 .*; waiting for a change")
+    screen.presses("C-c")
+    screen.sees(r"shell>\s*$")
+    assert screen.processes() == []
+
+
+def test_debugger_gets_no_input_with_a_prompt(screen: Screen, tmp_path: Path) -> None:
+    """The reply explains that. Ctrl+C suspends the command, and then quits."""
+    (tmp_path / "here" / "app.py").write_text(DEBUGGED)
+    screen.types(watch("--prompt"))
+    screen.sees(r"\(Pdb\)\s+lifecycle>")
+    screen.types("p answer + 1")
+    screen.sees("Unknown command 'p'")
+    screen.sees("the command gets no input; omit --prompt")
+    screen.presses("C-c")
+    screen.sees("suspended; `resume` continues")
+    screen.presses("C-c")
+    screen.sees(r"shell>\s*$")
+    assert screen.processes() == []
+
+
+def test_ctrl_z_at_the_prompt_does_not_stop_the_command(screen: Screen, tmp_path: Path) -> None:
+    (tmp_path / "here" / "app.py").write_text(COUNT)
+    screen.types(watch("--prompt"))
+    screen.sees("tick 3")
+    screen.sees("lifecycle>")
+    screen.presses("C-z")
+    screen.sees("Stopped")
+    screen.types("echo the shell is $((40 + 2))")
+    screen.sees("the shell is 42")
+    until_blocking(
+        lambda: (
+            {each.status() for each in screen.processes() if not is_guard(each)}
+            == {psutil.STATUS_STOPPED, psutil.STATUS_SLEEPING}
+        ),
+        screen.text,
+    )
+
+    screen.types("fg")
+    screen.sees(r"(?s)\bfg\b.*tick .*lifecycle>\s*$")
+    screen.types("quit")
+    screen.sees(r"shell>\s*$")
+    assert screen.processes() == []
+
+
+@pytest.mark.parametrize("options", [(), ("--prompt",)])
+def test_closed_terminal_ends_everything(screen: Screen, tmp_path: Path, options: tuple[str, ...]) -> None:
+    (tmp_path / "here" / "app.py").write_text(DEBUGGED)
+    screen.types(watch(*options))
+    screen.sees(r"\(Pdb\)")
+    left = screen.processes()
+    screen.hangs_up()
+    _, alive = psutil.wait_procs(left, LIMIT)
+    assert alive == []
 
 
 def test_the_demo_works_as_its_first_lines_describe(screen: Screen, tmp_path: Path) -> None:

@@ -94,6 +94,8 @@ class _Program:
         session = self._session = Session(settings, rules, self._runner, console, python=python, suspender=suspender)
         self._router = _interactive_router(session, suspender, settings, is_terminal=mode == "pty")
         self._router.handle("command/status", self._show_status, lane="command", replace=True)
+        if settings.prompt and mode == "pty":
+            self._router.also("input/unknown", self._explain_input)
         # Emitted by the `reload` command and, without a terminal, by SIGHUP.
         self._router.handle("lifecycle/reload", session.reload)
         self._files = self._handle_files()
@@ -174,6 +176,10 @@ class _Program:
         then = "; changes are held until release" if self._session.held else ""
         console = replace(self._console, quiet=False)
         reply(f"{self._launcher.name}: {self._runner.describe()}\nwatching {self._watched}{then}", console.info)
+
+    def _explain_input(self, _: object) -> None:
+        """Explain why the command did not receive a line that was typed at the prompt."""
+        self._console.info("with --prompt, the command gets no input; omit --prompt to use input() or breakpoint()")
 
 
 def _require_paths(settings: Settings, *, typed: bool) -> None:
