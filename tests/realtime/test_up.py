@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import time
+import urllib.request
 from typing import TYPE_CHECKING
 
 import psutil
@@ -69,6 +71,23 @@ def is_alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+class TestDashboard:
+    def test_the_page_shows_the_processes(self, up: Callable[..., Running]) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        program = up(f"web: {LIVES}", "--dashboard", str(port))
+        program.until("web    | up")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/nodes") as response:
+            assert '"web"' in response.read().decode()
+
+    def test_a_port_in_use_is_reported_before_processes_start(self, up: Callable[..., Running]) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            text = up(f"web: {LIVES}", "--dashboard", str(port)).rest(1)
+        assert f"system | cannot serve the page at 127.0.0.1 port {port}: Address already in use; use another" in text
+        assert "started" not in text
 
 
 class TestProcfile:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from lifecycle.cli.up.selection import Formation, UpSettings
     from lifecycle.cli.watch.session import ChangeSource
     from lifecycle.events import CommandEvent, StatusEvent
+    from lifecycle.observe import Dashboard
     from lifecycle.workers import WorkerState
 
 __all__ = ["env_files_of", "up"]
@@ -69,7 +70,7 @@ def up(settings: UpSettings) -> int:
     )
     with screen, logging_to(screen.console):
         with permissions_checked():
-            program = _Program(formation, file.parent, env_files, screen)
+            program = _Program(formation, file.parent, env_files, screen, dashboard=settings.dashboard)
         screen.console.info(f"{file.name}: {', '.join(each.name for each in processes)}")
         return program.run()
 
@@ -85,13 +86,22 @@ def env_files_of(given: Sequence[Path], file: Path) -> tuple[Path, ...]:
 class _Program:
     """One run of `lifecycle up`, with its supervisor, starts and output."""
 
-    def __init__(self, formation: Formation, directory: Path, env_files: Sequence[Path], screen: Screen) -> None:
+    def __init__(
+        self,
+        formation: Formation,
+        directory: Path,
+        env_files: Sequence[Path],
+        screen: Screen,
+        *,
+        dashboard: int | None = None,
+    ) -> None:
         self._formation = formation
         processes = formation.copies
         self._processes = {each.name: each for each in processes}
         self._directory = directory
         self._env_files = env_files
         self._screen = screen
+        self._dashboard = dashboard
         self._supervisor = Supervisor(
             _NAME,
             *map(self._spec, processes),
@@ -118,14 +128,22 @@ class _Program:
         hooks.forced_exit.connect(self._kill)
         try:
             # Shutdown hooks can use a fifth of the time.
-            run(control, self._router, self._main, exit_timeout=max(25.0, limit * 1.25))
+            run(control, *self._pages(), self._router, self._main, exit_timeout=max(25.0, limit * 1.25))
         except SourceFailed as error:
             self._screen.console.error(str(error))
+            return FAILED
+        except OSError as error:  # the page cannot be served
+            self._screen.console.error(error.strerror or str(error))
             return FAILED
         finally:
             hooks.forced_exit.disconnect(self._kill)
         self._summarise()
         return exit_status(self._outcomes)
+
+    def _pages(self) -> list[Dashboard]:
+        from lifecycle.observe import Dashboard
+
+        return [] if self._dashboard is None else [Dashboard(port=self._dashboard)]
 
     def _new_router(self) -> Router:
         """Return a router for the command `scale`."""

@@ -77,6 +77,13 @@ class UpSettings:
     )
     deps: bool = option(None, "do not run the dependencies of the named processes", default=True)
     dry_run: bool = option(None, "print what would run, and exit", default=False)
+    dashboard: int | None = option(
+        "PORT",
+        "serve a page on this port of localhost that shows and controls the processes; 0 selects a free port",
+        options.port,
+        number=True,
+        group="output",
+    )
     log_dir: Path | None = option(
         "DIR", "also append the output of each process to DIR/NAME.log", options.path, group="output"
     )

@@ -4,11 +4,19 @@ import { age, bytes, clock, duration, tone, visible } from "./format.js";
 import { told } from "./net.js";
 import { html, icon, nothing, repeat, status } from "./parts.js";
 
+// The number of lines of output to show, and the milliseconds between two requests for them.
+const LINES = 200, EVERY = 1000;
+
 const HIDDEN = new Set(["id", "kind", "parent", "name", "status", "error", "follow", "children", "items"]);
+
+const OUTPUT = new Set(["process", "container"]);
 
 export class Inspector {
   #target = null;
   #trace = null;
+  // The output of the selected process: its lines, or an error; null until it arrives.
+  #output = null;
+  #timer = 0;
   #from = null;
 
   constructor(app) {
@@ -22,14 +30,17 @@ export class Inspector {
   show(target) {
     if (!this.open) this.#from = document.activeElement;
     this.#target = target;
-    this.#trace = null;
+    this.#trace = this.#output = null;
+    clearTimeout(this.#timer);
     if (target.event !== undefined) this.#fetch(target.event);
+    else this.#read(target);
     this.app.draw();
     requestAnimationFrame(() => document.getElementById("inspector")?.focus());
   }
 
   close() {
     this.#target = null;
+    clearTimeout(this.#timer);
     this.app.draw();
     this.#from?.focus?.();
   }
@@ -56,7 +67,31 @@ export class Inspector {
       <dl class="facts long">
         ${memory ? html`<div><dt>memory</dt><dd>${bytes(memory)}</dd></div>` : nothing}
         ${facts.map(([name, value]) => html`<div><dt>${name.replaceAll("_", " ")}</dt><dd>${this.#value(name, value)}</dd></div>`)}
-      </dl>`];
+      </dl>
+      ${this.#output === null ? nothing : html`<h3>Output</h3>${this.#lines()}`}`];
+  }
+
+  #lines() {
+    if (this.#output instanceof Error) return html`<p class="empty">${visible(this.#output.message)}</p>`;
+    if (!this.#output.length) return html`<p class="empty">No lines yet.</p>`;
+    return html`<div class="output"><pre>${this.#output.map(visible).join("\n")}</pre></div>`;
+  }
+
+  /** Load the output of a process now, and again every second while it is shown. */
+  async #read(target) {
+    const node = this.app.store.nodes.get(target.node);
+    if (!OUTPUT.has(node?.type)) return;
+    const query = new URLSearchParams({ worker: this.app.pathOf(node), lines: LINES });
+    let output;
+    try {
+      output = await told(`/api/logs?${query}`);
+    } catch (error) {
+      output = error;
+    }
+    if (this.#target !== target) return;
+    this.#output = output;
+    this.app.draw();
+    this.#timer = setTimeout(() => this.#read(target), EVERY);
   }
 
   #actions(node) {

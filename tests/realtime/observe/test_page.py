@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,18 @@ def status_of(name: str) -> str:
 
 
 # -- content -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_details_of_a_process_contain_its_latest_output(browser: str) -> None:
+    code = "import time; print('first', flush=True); time.sleep(0.5); print('<b>', flush=True); time.sleep(600)"
+    group = Supervisor("group", Spec("web", [sys.executable, "-c", code], output=lambda line, stream: None))
+    async with shown(browser, Router(), group) as (page, _):
+        await page.run("document.querySelector('#workers-rows').focus()")
+        await page.press("ArrowDown")
+        await page.press("ArrowDown")
+        await page.until(f"{row('web')}.ariaSelected === 'true'")
+        await page.press("Enter")
+        await page.until("document.querySelector('#inspector .output pre')?.textContent === 'first\\n<b>'")
 
 
 async def test_a_crash_is_seen_and_so_is_the_restart(browser: str) -> None:
