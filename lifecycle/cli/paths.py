@@ -51,11 +51,11 @@ class _IgnoreFile(NamedTuple):
 
 
 class _Directory(NamedTuple):
-    """The rules of ignore files for the entries of a directory."""
+    """The rules from ignore files that apply to a directory's entries."""
 
-    #: True if the directory itself is ignored, or one above it.
+    #: True if this directory or a parent directory is ignored.
     ignored: bool
-    #: The rules that apply, the nearest first, each with the depth of its file.
+    #: The rules, each with the depth of the file that contains it. Rules from the nearest file come first.
     specs: tuple[tuple[int, GitIgnoreSpec], ...]
 
     def ignores(self, parts: tuple[str, ...], *, is_dir: bool) -> bool:
@@ -67,7 +67,7 @@ class _Directory(NamedTuple):
         return False
 
 
-#: The directories checked so far, so that each ignore file is looked at once for several paths.
+#: A cache of directories, so that each ignore file is checked only once for several paths.
 _Known: TypeAlias = "dict[tuple[IgnoreFiles, tuple[str, ...]], _Directory]"
 
 
@@ -92,7 +92,7 @@ class IgnoreFiles:
         return path.parts[:depth] == self._root.parts and self._ignores_below(depth, path, known)
 
     def _ignores_below(self, depth: int, path: Path, known: _Known) -> bool:
-        """Return whether ``path`` or a directory between it and its first ``depth`` parts is ignored."""
+        """Return whether ``path`` or a parent directory with more than ``depth`` parts is ignored."""
         # Slicing takes a tenth of the time of `Path.relative_to`.
         above = len(self._top.parts)
         parts, first = path.parts[above:], depth - above
@@ -104,7 +104,7 @@ class IgnoreFiles:
         return directory.ignores(parts, is_dir=os.path.isdir(path))  # noqa: PTH112  # never raises
 
     def _directory(self, parts: tuple[str, ...], first: int, known: _Known) -> _Directory:
-        """Return the rules for the directory at ``parts``. Directories up to the depth ``first`` are not ignored."""
+        """Return the rules for the directory at ``parts``. No directory is ignored down to the depth ``first``."""
         found = known.get((self, parts))
         if found is None:
             if parts:
@@ -215,7 +215,7 @@ class PathRules:
         return (*self._roots[: len(self._roots) - len(self._flat)], *(each for each in flat if each.is_file()))
 
     def select(self, paths: Iterable[Path]) -> list[Path]:
-        """Return those of the ``paths`` that are not ignored. Each ignore file is looked at only once."""
+        """Return the ``paths`` that are not ignored. Each ignore file is checked only once."""
         known: _Known = {}
         return [path for path in paths if self.action(path, known) != "ignore"]
 

@@ -46,7 +46,7 @@ def test_touches_while_the_command_starts_do_nothing(watch: Any, here: Path) -> 
 
 @pytest.mark.parametrize("change", ["modified", "added", "deleted"])
 def test_a_change_after_the_first_output_counts_in_a_large_tree(watch: Any, here: Path, change: str) -> None:
-    """The command starts before the watches exist, which takes a while for so many files."""
+    """The command starts before the watches exist, because setting them up takes a while for so many files."""
     for directory in (here / f"d{number}" for number in range(100)):
         directory.mkdir()
         for number in range(100):

@@ -70,7 +70,7 @@ class Changes:
         return tuple(path for watch in self._watches for path in watch.paths)
 
     def handle(self, router: Router) -> list[ChangeSource]:
-        """Add handlers of changes to ``router``, and return the sources of these changes."""
+        """Add handlers for changes to ``router``, and return the sources of these changes."""
         router.also("file/*", self._begin_check, busy="drop")
         return handle_changes(router, self._files, self.paths, self._react, wait=WAIT)
 
@@ -88,7 +88,7 @@ class Changes:
         return {path for watch in self._watches for path in watch.rules.select(filter(watch.contains, every))}
 
     def _react(self, _: Change, path: Path) -> tuple[_Watch, ...] | None:
-        """Return the watches whose processes a change restarts, or None without any."""
+        """Return the watches of the processes that a change restarts, or None if there are none."""
         return tuple(watch for watch in self._watches if watch.counts(path)) or None
 
     async def _begin_check(self, event: ChangedFile[tuple[_Watch, ...]]) -> None:
@@ -132,11 +132,11 @@ class _Watch:
         self.syntax = None if python is None else SyntaxCheck(python)
 
     def contains(self, path: Path) -> bool:
-        """Return whether the process watches ``path`` or a directory above it."""
+        """Return whether the process watches ``path`` or a parent directory."""
         return any(path.is_relative_to(root) for root in self.paths)
 
     def counts(self, path: Path) -> bool:
-        """Return whether a change of ``path`` restarts the process."""
+        """Return whether a change to ``path`` restarts the process."""
         return self.contains(path) and self.rules.action(path) != "ignore"
 
     async def errors(self, changed: Iterable[Path]) -> list[str]:

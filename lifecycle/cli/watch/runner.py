@@ -55,7 +55,7 @@ class Runner:
         self._supervisor = Supervisor("lifecycle watch")
         self._tasks = asyncio.TaskGroup()
         self._begun = asyncio.Event()
-        #: Set when the first run has started or failed. If that may take a while, it is set before.
+        #: Set when the first run has started or failed, or earlier if the start may take a while.
         self.spawned: asyncio.Event = asyncio.Event()
         self._run_number = 0
         self._current = self._new_spec()

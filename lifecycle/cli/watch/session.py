@@ -72,14 +72,14 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class ChangedFile(FileEvent, Generic[R]):
-    """A change that counts, and the reaction to it."""
+    """A change that is not ignored, and the reaction to it."""
 
     reaction: R = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedFiles(Generic[R]):
-    """Several changes that count: the net change of each path, and the reactions to them."""
+    """A batch of changes that are not ignored: the net change to each path, and the reaction to it."""
 
     files: FileBatch
     reactions: dict[Path, R] = field(repr=False)
@@ -87,11 +87,11 @@ class ChangedFiles(Generic[R]):
 
     @property
     def changes(self) -> Mapping[Path, Change]:
-        """The net change of each path."""
+        """The net change to each path."""
         return self.files.changes
 
     def merge(self, later: ChangedFiles[R]) -> ChangedFiles[R]:
-        """Return these and the ``later`` changes as one batch. This consumes both."""
+        """Merge the ``later`` changes into this batch. Neither of the original batches may be used afterwards."""
         self.reactions.update(later.reactions)
         return ChangedFiles(merge_files(self.files, later.files), self.reactions)
 
@@ -108,7 +108,7 @@ class _MergeChanged:
 
 
 class ChangeSource(FileWatchSource):
-    """Sends a `ChangedFile` for every change that has a reaction."""
+    """A source that emits a `ChangedFile` for every change that has a reaction."""
 
     def __init__(self, react: Callable[[Change, Path], object | None], *paths: Path, **settings: Any) -> None:
         super().__init__(*paths, **settings)
@@ -140,11 +140,11 @@ def handle_changes(
     flat: Iterable[Path] = (),
     poll: float | None = None,
 ) -> list[ChangeSource]:
-    """Return sources of the changes below ``paths``, and call ``handler`` with them.
+    """Return sources for changes below ``paths``, and call ``handler`` with batches of these changes.
 
     It is called when no file has changed for ``wait`` seconds, and every two seconds while files keep changing.
-    ``react`` returns the reaction to a change, or None to ignore the change. The directories ``flat`` are watched
-    without those below them. With ``poll``, the files are scanned at this interval, in seconds.
+    ``react`` returns the reaction to a change, or None to ignore the change. Directories in ``flat`` are watched
+    without their subdirectories. ``poll`` is the interval, in seconds, for scanning files.
     """
     debounce = Debounce(wait, max_wait=max(_LONGEST_WAIT, wait), merge=_MergeChanged())
     router.handle("file/*", handler, debounce=debounce)
@@ -160,9 +160,9 @@ async def watching(
 ) -> AsyncGenerator[None]:
     """Watch files while the block runs a command.
 
-    Before the block, list the files, and run ``reading``, from `Contents.learn`, up to its first batch. Setting up the
-    watches blocks the event loop, for up to a second in a large tree, so it begins when ``started`` is set. Then all
-    changes since the list are reported.
+    Before the block, list the files, and read the first batch from ``reading`` (the result of `Contents.learn`).
+    Setting up the watches blocks the event loop for up to a second in a large tree, so it waits until ``started`` is
+    set. All changes since the files were listed are then reported.
 
     Raises:
         SourceFailed: if a path does not exist or cannot be read.
@@ -355,24 +355,24 @@ _IGNORED: Final = Rules((), DEFAULT_IGNORES)
 class Contents:
     """Recognises files that were only touched, or saved with the same content.
 
-    A file is identified by its permissions and its bytes. Small files are read, up to a total size: the first batch
-    before the command starts, the others while it runs. Other files are compared by size and time. An unknown file
-    counts as changed.
+    A file is identified by its permissions and its bytes. Small files are read, up to a maximum total size. The first
+    batch is read before the command starts, and later batches while it runs. Other files are compared by size and
+    time. An unknown file is treated as changed.
 
     Args:
-        until: after the first batch, files that were last changed at or after this time, in ns, are not read [default:
-            the end of the first batch].
+        until: a time in ns. In later batches, files that changed at or after this time are not read [default: the end
+            of the first batch].
     """
 
     def __init__(self, *, until: int | None = None) -> None:
-        # A time of the system's clock, in nanoseconds.
+        # A system clock time, in nanoseconds.
         self._until = until
         self._known: dict[str, bytes] = {}
 
     async def learn(
         self, roots: Iterable[Path], select: Callable[[Iterable[Path]], Iterable[Path]]
     ) -> AsyncGenerator[int]:
-        """Read the files at and below ``roots`` that ``select`` returns. Yields the known number after each batch."""
+        """Read files at and below ``roots`` if ``select`` returns them. Yields the number of known files per batch."""
         walk, left, until = _files(roots), float(MAX_READ), None
         while found := await asyncio.to_thread(lambda: list(map(Path, islice(walk, BATCH)))):
             prints, left = await asyncio.to_thread(_fingerprints, select(found), until, left)
@@ -410,7 +410,7 @@ def _files(roots: Iterable[Path]) -> Iterator[str]:
 
 
 def _fingerprints(paths: Iterable[Path], until: int | None = None, left: float = inf) -> tuple[dict[str, bytes], float]:
-    """Return the fingerprints of readable files from before ``until``, and the rest of the ``left`` bytes to read."""
+    """Return the fingerprints of readable files unchanged since ``until``, and how many of ``left`` bytes remain."""
     found: dict[str, bytes] = {}
     for path in map(str, paths):
         if (one := _fingerprint(path, until, left)) is not None:
@@ -420,7 +420,7 @@ def _fingerprints(paths: Iterable[Path], until: int | None = None, left: float =
 
 
 def _fingerprint(path: str, until: int | None = None, left: float = inf) -> tuple[bytes, int] | None:
-    """Return a digest of a file's permissions and bytes, or of its size and time, and the number of bytes read."""
+    """Return a digest of a file's permissions with its bytes, or its size and time. Also return the bytes read."""
     try:
         # O_NONBLOCK, because the path may now be a named pipe.
         file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
