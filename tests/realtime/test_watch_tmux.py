@@ -222,7 +222,7 @@ def test_debugger_works_after_ctrl_c_ctrl_z_and_fg(screen: Screen, tmp_path: Pat
 
 
 def test_debugger_gets_no_input_with_a_prompt(screen: Screen, tmp_path: Path) -> None:
-    """The reply explains that. Ctrl+C suspends the command, and then quits."""
+    """The reply explains that. Ctrl+C suspends the command instead of reaching the debugger."""
     (tmp_path / "here" / "app.py").write_text(DEBUGGED)
     screen.types(watch("--prompt"))
     screen.sees(r"\(Pdb\)\s+lifecycle>")
@@ -231,7 +231,7 @@ def test_debugger_gets_no_input_with_a_prompt(screen: Screen, tmp_path: Path) ->
     screen.sees("the command gets no input; omit --prompt")
     screen.presses("C-c")
     screen.sees("suspended; `resume` continues")
-    screen.presses("C-c")
+    screen.types("quit")
     screen.sees(r"shell>\s*$")
     assert screen.processes() == []
 
