@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 
-#: Shells. They don't handle a signal until the command they are running has exited.
+#: Shells do not handle a signal until the command that they are running has exited.
 _SHELLS: Final = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "mksh", "sh", "zsh"})
 #: How long to wait for a group's killed members to disappear, in seconds.
 _LAST_WAIT: Final = 1.0
@@ -288,8 +288,8 @@ def _is_stopped(pid: int) -> bool:
 def exit_code(pid: int) -> int | None:
     """Return the exit code of the child ``pid``, or the negated signal number if a signal killed it.
 
-    The child must have exited, and is not reaped here. Return None if the exit status was lost because something else
-    reaped the child or this program ignores SIGCHLD.
+    The child must have exited already. This function does not reap it. Return None if the exit status was lost because
+    something else reaped the child or this program ignores SIGCHLD.
     """
     try:
         result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -330,7 +330,7 @@ def _group_of(pid: int) -> int | None:
 def _open_member(pid: int, pgid: int) -> int | None:
     """Return a pidfd for a member of the group, or None.
 
-    The group is checked after opening the pidfd, which rules out that the pid has been reused in between.
+    The group is checked after opening the pidfd, because the pid may have been reused before that.
     """
     try:
         fd = os.pidfd_open(pid)

@@ -206,7 +206,7 @@ class BaseWorker:
         """Start the worker, and return once it is ready. Cancelling the call stops the worker.
 
         Raises:
-            InvalidTransition: if the worker has already been started or stopped. The message includes its status.
+            InvalidTransition: if the worker has already been started or stopped. The message includes the status.
             WorkerFailed: if the worker could not start, or was stopped while starting. See ``__cause__`` for details.
         """
         self._machine.to(Status.STARTING)
@@ -337,7 +337,10 @@ class BaseWorker:
     # -- from start to end --------------------------------------------------------------------------------
 
     async def _start_up(self) -> WorkerFailed | None:
-        """Start the worker. This runs in its own task, so that cancelling the caller does not leave it half started."""
+        """Start the worker.
+
+        This runs in its own task, so that cancelling the caller does not leave the worker half started.
+        """
         try:
             self._life = asyncio.ensure_future(await self._launch())
             await self._until_ready()
@@ -385,7 +388,7 @@ class BaseWorker:
     # -- stopping: ask, wait for the grace period, kill, wait a moment, and give up ----------------------------------
 
     def _call_terminate(self, *, force: bool) -> asyncio.Future[None] | None:
-        """Call `_terminate`. If it is async, return a future that completes with it."""
+        """Call `_terminate`. If it is async, return a future for its completion."""
         try:
             asking = self._terminate(force=force)
         except Exception:  # noqa: BLE001  # logged; the worker must end anyway
@@ -468,7 +471,7 @@ class BaseWorker:
         _, alive = await asyncio.wait({life}, timeout=self._last_wait)
         if alive:
             self._was_abandoned = True
-            _log.error("%r could not be killed and is abandoned: %s", self.name, self._stack_text())
+            _log.error("%r could not be killed and was abandoned: %s", self.name, self._stack_text())
 
 
 # -- settings ----------------------------------------------------------------------------------------------------
@@ -538,7 +541,7 @@ class Handover(Mapping[str, str]):
 
     @property
     def attempt(self) -> int:
-        """The number of this start, counting from 1."""
+        """How many times the worker has been started, including this time."""
         return int(self.get(ATTEMPT, "1"))
 
 

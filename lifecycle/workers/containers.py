@@ -67,7 +67,7 @@ _REMOVAL: Final = 60.0
 #: The status that aiodocker reports if the engine did not respond.
 _NO_ANSWER: Final = 900
 _STDERR: Final = 2
-#: The prefix of the addresses of local engines.
+#: Addresses of local engines start with this prefix.
 _UNIX: Final = "unix://"
 _SCHEMES: Final = (_UNIX, "tcp://", "http://", "https://", "npipe://")
 #: Seconds to wait for the first response from an engine.
@@ -541,7 +541,10 @@ def signal_number(stop_signal: str | None) -> int:
 
 
 def _check_address(address: str, setting: str = "engine") -> str:
-    """Return ``address``, the value of ``setting``, as a URL. A plain path means a socket. Raises ValueError."""
+    """Return ``address``, the value of ``setting``, as a URL. Raises ValueError.
+
+    A plain path is treated as the address of a socket.
+    """
     if address.startswith("/"):
         return _UNIX + address
     scheme = next((each for each in _SCHEMES if address.startswith(each)), None)
@@ -571,7 +574,7 @@ def engine_address(engine: str | None) -> str:
             return _UNIX + path
     raise WorkerFailed(
         f"no engine socket exists at {', '.join(paths)}; start Docker or `podman system service`, or set a different "
-        "address with engine='unix:///path/of/its.sock' or DOCKER_HOST (the extra 'docker' is required too)"
+        "address with engine='unix:///path/of/its.sock' or DOCKER_HOST (the extra 'docker' is also required)"
     )
 
 

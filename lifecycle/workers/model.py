@@ -95,7 +95,7 @@ FAILURES: Final = frozenset({Status.FAILED, Status.KILLED})
 #: The log message for a failed child that is not restarted. Its arguments are the child's name and the reason.
 NOT_RESTARTED: Final = "%r failed and will not be restarted: %s"
 
-#: The maximum number of stderr characters to include in a message. The process's `Exit` has more of its stderr.
+#: The maximum number of stderr characters to include in a message. `Exit.stderr` contains more.
 _STDERR_SHOWN: Final = 1000
 
 # A plain number, because `signal.SIGKILL` is not defined on every system. It is only compared with exit codes.

@@ -1,4 +1,4 @@
-"""The ``probe=`` setting of a `Spec`, a string that describes a health check for any kind of child."""
+"""Parses and runs the health check that a child's ``probe=`` setting describes, for any kind of child."""
 
 from __future__ import annotations
 

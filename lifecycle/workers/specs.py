@@ -88,7 +88,7 @@ class Strategy(_Choice):
 
     #: Only the child itself.
     ONE_FOR_ONE = "one_for_one"
-    #: All children. They are stopped, and then started in order.
+    #: All children. First, all of them are stopped, and then they are started in order.
     ONE_FOR_ALL = "one_for_all"
     #: The child and all children started after it.
     REST_FOR_ONE = "rest_for_one"
@@ -413,7 +413,7 @@ class Budget:
 
 
 def _as_exception(child: str, error: BaseException) -> Exception:
-    """Return ``error`` as an `Exception`, because an exception group accepts only those."""
+    """Return ``error`` as an `Exception`, because an `ExceptionGroup` accepts nothing else."""
     if isinstance(error, Exception):
         return error
     wrapped = WorkerFailed(f"{child!r} was cancelled, but not by its supervisor")

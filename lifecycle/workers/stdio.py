@@ -477,7 +477,10 @@ class RecentLines:
         return lines[max(0, len(lines) - count) :]
 
     async def follow(self, count: int) -> AsyncGenerator[tuple[list[str], int]]:
-        """Yield the last ``count`` lines and then new lines, along with the number of lines lost before them."""
+        """Yield the last ``count`` lines, followed by new lines as they arrive.
+
+        Each item is a batch of lines and the number of lines lost before the batch.
+        """
         seen = self._count - len(self.last(count))
         while True:
             if lines := self.last(self._count - seen):

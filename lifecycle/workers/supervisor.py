@@ -313,8 +313,8 @@ class Supervisor(BaseWorker):
         try:
             await self.stop()
         except asyncio.CancelledError as cancelled:
-            # The first cancellation was ours. A task group in the body may have passed it on, or this one may come from
-            # outside. Either way, the children still need to be stopped.
+            # We cancelled the task first. A task group in the body may have passed our cancellation on, or other code
+            # may have cancelled the task again. Either way, the children still need to be stopped.
             if block is None or not ours or block.cancelling() > self._cancelled_before + 2:
                 raise
             late = cancelled

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Terminal"]
 
 _log = logging.getLogger("lifecycle.workers")
-#: Signals that Python ignores. We reset them so that the child does not also ignore them.
+#: Signals that Python ignores. We reset these signals so that the child does not also ignore them.
 _IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
@@ -65,7 +65,7 @@ class Terminal:
             termios.tcsetwinsize(self._ours, self._size)
 
     async def write(self, data: bytes) -> None:
-        """Write ``data`` as terminal input. While the process is not reading, wait.
+        """Write ``data`` as terminal input. Wait while the process is not reading.
 
         If the process has not started yet or has exited, the data is discarded.
         """
@@ -192,5 +192,5 @@ def _inheritable() -> list[int]:
             if fd > 2 and os.get_inheritable(fd):  # noqa: PLR2004  # above stderr
                 found.append(fd)
         except OSError:
-            continue  # the descriptor of the listing itself
+            continue  # listdir() has closed its own descriptor
     return found

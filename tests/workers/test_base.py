@@ -135,7 +135,7 @@ async def test_unkillable_worker_is_abandoned_and_logged(clock: Clock, caplog: p
 
     assert (exit_.status, worker.state().abandoned) == ("killed", True)
     assert clock.time() - began <= 2 + 1
-    assert "'zombie' could not be killed and is abandoned" in caplog.text
+    assert "'zombie' could not be killed and was abandoned" in caplog.text
 
 
 # -- starting ---------------------------------------------------------------------------------------------------

@@ -197,7 +197,7 @@ async def test_a_child_that_swallows_cancellation_is_abandoned_and_the_stop_retu
     asyncio.get_running_loop().call_soon(release.set)
     assert (clock.time(), statuses(supervisor)) == (2, {"mule": "killed"})
     assert supervisor.workers()[0].abandoned
-    assert "'mule' could not be killed and is abandoned" in caplog.text
+    assert "'mule' could not be killed and was abandoned" in caplog.text
     await clock.settle()
 
 

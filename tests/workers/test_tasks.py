@@ -120,7 +120,7 @@ async def test_a_task_that_swallows_cancellation_is_abandoned_on_time_and_report
 
     assert (exit_.status, worker.state().abandoned, stopped_at) == ("killed", True, 2)
     assert "'mule' did not stop in time and was abandoned" in str(exit_.error)
-    assert "'mule' could not be killed and is abandoned: mule, at" in caplog.text
+    assert "'mule' could not be killed and was abandoned: mule, at" in caplog.text
     assert "in deep_down" in caplog.text
 
 
@@ -445,7 +445,7 @@ async def test_a_thread_that_ignores_the_request_is_abandoned_and_reported_with_
     await worker.start()
     exit_ = await stop_and_wait(worker)
     assert (exit_.status, worker.state().abandoned) == (Status.KILLED, True)
-    assert "'deaf' could not be killed and is abandoned: deaf, at" in caplog.text
+    assert "'deaf' could not be killed and was abandoned: deaf, at" in caplog.text
     assert "in deaf" in caplog.text
     release.set()
 

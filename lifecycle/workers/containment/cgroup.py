@@ -1,10 +1,10 @@
-"""A cgroup (version 2) for each worker. Its processes stay inside unless they move out, and are killed together.
+"""A cgroup (version 2) for each worker.
 
-We create the cgroups below our own. This is allowed as root, under systemd's ``Delegate=yes``, or in a scope started
-with `systemd-run --user --scope`. A process either enters its cgroup before it runs the command or, to avoid delaying
-the start, is moved afterwards. In the latter case, processes that it has already forked are found by their ancestry or
-cookie, and are also moved. Once all of a worker's processes are in its cgroup, any new children start there, so no scan
-is needed when the worker ends.
+The worker's processes stay in its cgroup unless they move out, and are killed together. We create the cgroups below our
+own. This is allowed as root, under systemd's ``Delegate=yes``, or in a scope started with `systemd-run --user --scope`.
+A process either enters its cgroup before it runs the command or, to avoid delaying the start, is moved afterwards. In
+the latter case, processes that it has already forked are found by their ancestry or cookie, and are also moved. Once
+all of a worker's processes are in its cgroup, any new children start there, so no scan is needed when the worker ends.
 """
 
 from __future__ import annotations
@@ -183,14 +183,17 @@ def _at(path: str) -> Path | None:
 
 # -- moves after the start --------------------------------------------------------------------------------------------
 
-#: How many consecutive scans must find no process outside.
+#: The number of consecutive scans that must find no process outside the cgroup.
 _SCANS: Final = 2
 #: Seconds after which we give up on a process that evades the move by forking. The final scan finds it.
 _MOVE_LIMIT: Final = 1.0
 
 
 def _move_all(moves: Sequence[tuple[Cgroup, int, bytes]]) -> dict[Cgroup, OSError]:
-    """Move processes, their descendants, and processes with their cookies. Return any moves that were refused."""
+    """Move each process into its cgroup, along with its descendants and processes with its cookie.
+
+    Return any moves that were refused.
+    """
     refused: dict[Cgroup, OSError] = {}
     moved: dict[bytes, Cgroup] = {}
     for cgroup, pid, cookie in moves:
@@ -206,11 +209,11 @@ def _move_all(moves: Sequence[tuple[Cgroup, int, bytes]]) -> dict[Cgroup, OSErro
 
 
 def _moved_by_cookie(cgroups: Mapping[bytes, Cgroup]) -> bool:
-    """Move processes with one of these cookies into their cgroup. Return whether none are left outside."""
+    """Move processes with one of these cookies into their cgroup. Return True if none are left outside."""
     scan = CookieScan(cgroups.__contains__)
     until, empty = time.monotonic() + _MOVE_LIMIT, 0
     while empty < _SCANS and time.monotonic() < until:
-        # Skip processes that are already inside, which most of them are.
+        # Most processes are already inside, so skip them.
         inside = {pid for cgroup in cgroups.values() for pid in cgroup.members()}
         pairs = [(pid, each) for pid, _ in scan(inside) for cookie, each in cgroups.items() if has_cookie(pid, cookie)]
         moved = [pid for pid, cgroup in pairs if cgroup.move_if_outside(pid)]

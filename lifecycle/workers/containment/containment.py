@@ -98,17 +98,17 @@ class _Needs(NamedTuple):
 #: The requirements of each level. The comments describe which processes are killed, in addition to those of the
 #: previous level.
 _NEEDS: Final = {
-    # No processes.
+    # No processes are killed.
     Level.DETACHED: _Needs(),
-    # The process group, while this program is running.
+    # The process group is killed, but only while this program is running.
     Level.GROUP: _Needs(),
-    # Also descendants and processes with the cookie, even if this program is killed.
+    # Descendants and processes with the cookie are also killed, even after this program has been killed.
     Level.GUARD: _Needs(guard=True),
-    # All descendants, except for those that move themselves to the parent cgroup.
+    # All descendants are killed, except for those that move themselves to the parent cgroup.
     Level.CGROUP: _Needs(guard=True, cgroup="before"),
-    # All descendants.
+    # All descendants are killed.
     Level.PIDNS: _Needs(guard=True, pidns=True),
-    # The same processes as for the strongest available level of cgroup, guard and group.
+    # AUTO uses the strongest available level: cgroup, guard or group.
     Level.AUTO: _Needs(guard=True, cgroup="after", required=False),
 }
 

@@ -69,9 +69,9 @@ def why_no_guard() -> str | None:
 
 
 class SharedLog:
-    """Lines in shared memory that list what the guard must clean up. Raises OSError if there is no such memory.
+    """Lines in shared memory that list what the guard must clean up. Raises OSError if shared memory is unavailable.
 
-    Lines are appended. Once most of them are outdated, the current ones are written to a second file. Each file begins
+    Lines are appended. Once most lines are outdated, the current lines are written to a second file. Each file begins
     with a number, and the file with the higher number is valid. This way, one of the two files is always complete,
     whenever this program is killed.
     """
@@ -233,7 +233,7 @@ class GuardManager:
         return self._guard.pid if self._guard is not None else None
 
     async def wait_for_backoff(self) -> None:
-        """Wait until a lost guard may be replaced. The first is replaced immediately, and later ones after a delay."""
+        """Wait until a lost guard may be replaced. The first replacement is not delayed."""
         while (seconds := self._seconds_to_wait()) > 0:  # noqa: ASYNC110  # it waits for the time itself
             await asyncio.sleep(seconds)
 
@@ -287,7 +287,7 @@ class GuardManager:
             self._add(f"@{path}")
 
     def remove_cgroup(self, path: str) -> None:
-        """Forget a removed cgroup. Its line can stay in the log without causing harm."""
+        """Forget a removed cgroup. The cgroup's line can stay in the log without causing harm."""
         with self._lock:
             self._cgroups.discard(path)
 
@@ -464,7 +464,7 @@ def runtime_id() -> str:
 
 
 def new_cookie() -> str:
-    """Return a cookie for one run of a worker, which consists of this program's id and a number."""
+    """Return a cookie for one run of a worker. The cookie consists of this program's id and a number."""
     return f"{runtime_id()}:{next(_numbers)}"
 
 

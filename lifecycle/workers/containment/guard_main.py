@@ -31,7 +31,7 @@ else:
 
 _RUNTIME_DIGITS = 32
 _INPUT = 0
-#: How many consecutive scans must find no process.
+#: The number of consecutive scans that must find no process.
 _SCANS = 3
 #: The number of hexadecimal digits at the start of each log file.
 _HEADER = 16
@@ -53,7 +53,7 @@ class Guard:
         self._cgroups: set[str] = set()
         # The socket of each container's engine.
         self._engines: dict[str, str] = {}
-        # When the parent exited. Like process start times, it is in clock ticks since boot.
+        # When the parent exited. Like process start times, this is measured in clock ticks since boot.
         self._parent_ended = 0
 
     def wait(self, parent: int) -> None:
@@ -83,8 +83,7 @@ class Guard:
         process_scan.kill_found(self._find, scans=_SCANS, pause=_PAUSE)
         until = time.monotonic() + _LAST_WAIT
         for path in self._cgroups:
-            # After its processes have been killed, it takes a while for a cgroup to become empty, especially on a busy
-            # machine.
+            # A cgroup takes a while to become empty after its processes have been killed, especially on a busy machine.
             while not process_scan.remove_cgroup(path) and time.monotonic() < until:
                 select.select([], [], [], _PAUSE)
         _remove_containers(self._engines)

@@ -176,7 +176,7 @@ def kill_found(
 
 
 def kill_cgroup(path: str) -> None:
-    """Kill all processes in a cgroup and in those nested in it. Do nothing if it is gone."""
+    """Kill all processes in a cgroup and its nested cgroups. Do nothing if the cgroup is gone."""
     try:
         with open(f"{path}/cgroup.kill", "w") as kill:  # noqa: PTH123  # pathlib costs the guard a megabyte
             kill.write("1")
@@ -185,7 +185,7 @@ def kill_cgroup(path: str) -> None:
 
 
 def remove_cgroup(path: str) -> bool:
-    """Remove a cgroup and those nested in it. Return False if processes are still inside."""
+    """Remove a cgroup and its nested cgroups. Return False if processes are still inside."""
     try:
         # Usually, there are no nested cgroups.
         os.rmdir(path)  # noqa: PTH106  # pathlib costs the guard a megabyte
@@ -272,7 +272,7 @@ def _cookies(environ: bytes) -> list[bytes]:
 
 
 def _kernel_threads() -> list[int]:
-    """Return the kernel threads, which are children of the first one. They are often half of all processes."""
+    """Return the kernel threads, which are children of the first one. Often, they make up half of all processes."""
     first = read_process(2)
     return (_children(2) or []) if first is not None and first.flags & _OF_KERNEL else []
 

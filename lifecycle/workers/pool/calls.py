@@ -40,7 +40,7 @@ class CallDispatcher:
     """The entry point for calls to a running pool, along with the state that they share.
 
     Args:
-        pool: The sender of hooks.
+        pool: The pool, which hooks receive as their sender.
         settings: The pool's settings.
     """
 
@@ -278,7 +278,7 @@ class PendingCall:
         """Send the call if a slot is free; otherwise, queue it.
 
         Raises:
-            TypeError, ValueError: if the arguments cannot be sent. In that case, nothing has been sent.
+            TypeError, ValueError: if the arguments cannot be sent. The worker receives nothing in that case.
             PoolBusy, PoolClosed, PoolFailed, SessionLost: if the call cannot get a worker.
         """
         spec, dispatcher = self.spec, self._dispatcher

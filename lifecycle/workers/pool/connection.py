@@ -68,7 +68,7 @@ class CallCancelled(Exception):
 
 
 class WireCall:
-    """A call that has been sent to a worker. It is over when the response frame arrives.
+    """A call that has been sent to a worker. The call is over when the response frame arrives.
 
     Args:
         number: The ID of the call.
@@ -137,7 +137,10 @@ class WireCall:
         return self._window > 0
 
     def cancel(self, reason: str) -> asyncio.Future[None]:
-        """Request cancellation. Return a future that completes once the worker has confirmed it or sent a result."""
+        """Request cancellation, and return a future.
+
+        The future completes once the worker has confirmed the cancellation or sent a result.
+        """
         if self._stopped is None:
             self._stopped = asyncio.get_running_loop().create_future()
             if self._ended:

@@ -224,7 +224,10 @@ class WorkerManager:
     # -- loss and replacement ---------------------------------------------------------------------------------------
 
     def kill(self, worker: PoolWorker, reason: Reason, fault: str, *, counted: bool = False) -> None:
-        """Kill and replace ``worker`` because of ``fault``. If ``counted``, the loss counts towards the intensity."""
+        """Kill and replace ``worker`` because of ``fault``.
+
+        If ``counted`` is true, the loss counts towards the limit set by ``intensity``.
+        """
         if worker.phase.alive:
             worker.fault = fault
             worker.request_stop(reason, 0)

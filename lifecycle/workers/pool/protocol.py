@@ -321,7 +321,7 @@ def _pickle() -> Codec:
 
 
 def _yielding_pickler(pickle: Any) -> Callable[[Any], bytes]:
-    """Return a function that pickles a value while other threads can run. It rejects objects from ``__main__``."""
+    """Return a function that pickles a value while letting other threads run. It rejects objects from ``__main__``."""
     from io import BytesIO
 
     class Pickler(pickle.Pickler):  # type: ignore[misc]  # the module is imported where it is used

@@ -21,7 +21,7 @@ __all__ = ["CallSpec", "Health", "Phase", "PhaseChange", "PoolStats", "Reason", 
 
 
 class CallSpec:
-    """A requested call, with a deadline that is measured from when this record is created.
+    """A requested call. Its deadline is measured from the creation of this record.
 
     Args:
         settings: The pool's settings.
@@ -131,7 +131,7 @@ Reason: TypeAlias = Literal[
 ]
 
 
-# For each phase, the reasons for which a worker in that phase can end.
+# The possible reasons why a worker in each phase can end.
 _END_REASONS: Final[Mapping[Phase, frozenset[Reason]]] = {
     Phase.INITIALIZING: frozenset({"shutdown", "cancelled"}),
     Phase.READY: frozenset({"shutdown", "recycle", "idle_timeout", "health_limit", "replaced"}),
@@ -174,7 +174,7 @@ def phase_of(status: Status, *, leased: bool, healthy: bool) -> Phase:
 
 
 def end_reason(wanted: Reason, phase: Phase) -> Reason:
-    """Return ``wanted`` if it is possible in ``phase``; otherwise, return the closest reason that is."""
+    """Return ``wanted`` if it is possible in ``phase``; otherwise, return the closest possible reason."""
     while wanted not in _END_REASONS[phase]:
         wanted = _INSTEAD.get(wanted, "shutdown")
     return wanted

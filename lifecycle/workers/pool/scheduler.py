@@ -226,7 +226,7 @@ def _lost(session: str | None, worker: str) -> SessionLost:
 
 
 class Waiter:
-    """A call waiting for a slot of a particular worker, or of any worker.
+    """A call waiting for a slot in a particular worker or in any worker.
 
     Args:
         future: A future that is done once the call has stopped waiting.

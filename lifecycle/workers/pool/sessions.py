@@ -63,7 +63,10 @@ class SessionTable:
         return worker
 
     def take_loss(self, session: str, now: float) -> str | None:
-        """Return the worker with which ``session`` was lost, but only once per loss. Otherwise, return None."""
+        """Return the worker that held ``session`` if the session was lost. Otherwise, return None.
+
+        Each loss is only returned once.
+        """
         worker = self._lost.get(session, now)
         self._lost.pop(session)
         return worker

@@ -27,10 +27,10 @@ _WINDOW: Final = 32
 class Stream:
     """An async iterator over the values of a generator that runs in a worker.
 
-    The call begins when the first value is requested, and the generator pauses while its values are not consumed. The
-    generator is closed, which runs its ``finally`` blocks, by `aclose`, at the end of an ``async with stream`` block,
-    or when an unfinished stream is garbage-collected. The deadline covers the entire stream, starting from the request
-    for the first value.
+    The call begins when the first value is requested, and the generator pauses while its values are not consumed. To
+    close the generator, call `aclose` or leave an ``async with stream`` block. It is also closed when an unfinished
+    stream is garbage-collected. Closing the generator runs its ``finally`` blocks. The deadline covers the entire
+    stream, starting from the request for the first value.
     """
 
     def __init__(self, dispatcher: CallDispatcher, spec: CallSpec, permit: Permit | None = None) -> None:
@@ -225,7 +225,7 @@ async def map_calls(
 
 
 async def _next_result(tasks: deque[asyncio.Task[Any]], *, ordered: bool) -> Any:
-    """Wait for the first task in ``tasks`` or, if not ``ordered``, for any task. Remove it and return its result."""
+    """Wait for any of ``tasks`` or, if ``ordered``, for the first. Remove that task and return its result."""
     if not ordered:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         task = next(task for task in tasks if task in done)

@@ -48,8 +48,8 @@ class PoolWorker(ProcessWorker):
     Args:
         name: The pool's name followed by a number. This is also the worker's ID.
         settings: The settings of the pool.
-        pool: The sender of hooks.
-        generation: The pool's generation at the time the worker is created.
+        pool: The pool, which hooks receive as their sender.
+        generation: The pool's generation when the worker is created.
         on_close: A function to call with the worker once it no longer accepts calls.
         on_protocol_error: A function to call with the worker and the error if the worker violates the protocol.
     """

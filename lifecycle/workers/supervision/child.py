@@ -226,8 +226,7 @@ class Child:
         # Don't update `_changed_at`, because the worker itself records when it ended.
         self.live, self.exit, self._idle_status = False, ended, ended.status
         if self._running_since is not None:
-            # Compute this now, because a suspension may delay the restart, and must not be included in the running
-            # time.
+            # Compute this now. A suspension may delay the restart, and that delay is not part of the running time.
             self._ran = asyncio.get_running_loop().time() - self._running_since
             self._running_since = None
         self.cancel_timers()
@@ -296,7 +295,7 @@ class Child:
     # -- health -----------------------------------------------------------------------------------------------------
 
     async def probe(self) -> ProbeResult:
-        """Probe the worker, and store the result. The probe fails if it raises or times out, or without a worker."""
+        """Probe the worker, and store the result. The probe fails if it raises, it times out, or there is no worker."""
         worker, status = self.worker, self.status
         if worker is None or status not in AT_WORK:
             return ProbeResult(healthy=False, message=f"is {status}")

@@ -164,7 +164,7 @@ class SupervisorLoop:
         self._ending = True
 
     def _end_with(self, error: BaseException | None) -> None:
-        """End the supervisor, with ``error`` if given. Only the first call has an effect."""
+        """End the supervisor. If ``error`` is given, the supervisor fails. Only the first call has an effect."""
         if not self._ending:
             self._ending, self._end = True, End(error=error)
             if error is not None:
@@ -561,7 +561,7 @@ class SupervisorLoop:
         starting is stopped, and is started again when the supervisor is resumed.
 
         Raises:
-            WorkerFailed: if a child cannot be suspended. The other children have been resumed.
+            WorkerFailed: if a child cannot be suspended. The other children are then resumed.
         """
         await self._mailbox.call(partial(self._suspend, done))
 
@@ -587,7 +587,7 @@ class SupervisorLoop:
         """Resume the children, call ``done``, and start the delayed children. Do nothing if we are not suspended.
 
         Raises:
-            WorkerFailed: if a child cannot be resumed. The other children have been suspended again.
+            WorkerFailed: if a child cannot be resumed. The other children are then suspended again.
         """
         await self._mailbox.call(partial(self._resume, done))
 

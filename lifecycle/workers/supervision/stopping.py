@@ -46,7 +46,7 @@ class Stopper:
         self._order = order
         self._note = note
         self._end_with = end_with
-        # Tasks that kill workers after time has run out.
+        # Tasks that kill workers whose grace period has ended.
         self._kills: list[asyncio.Task[None]] = []
         self._no_time_left = False
 
@@ -59,7 +59,7 @@ class Stopper:
             await self.stop(child)
 
     async def stop(self, child: Child) -> None:
-        """Stop the worker of ``child``, or its start. Later reports from that worker are ignored."""
+        """Stop the worker of ``child``, or abort its start. Later reports from that worker are ignored."""
         self._invalidate(child)
         if child.starting is not None:
             await self._stop_start(child, child.starting)
@@ -137,7 +137,7 @@ class Stopper:
         await asyncio.wait({starting}, timeout=_MAKING_ENDS if made is None else _START_ENDS)
         if not starting.done():
             starting.cancel()
-            _log.error("the start of %r could not be stopped and is abandoned: %r", child.spec.name, starting)
+            _log.error("the start of %r could not be stopped and was abandoned: %r", child.spec.name, starting)
         child.starting = None
         child.idle_status = Status.STOPPED
         if made is not None:
@@ -158,7 +158,7 @@ class Stopper:
 
 
 def _ask_all(grace: float, workers: Iterable[BaseWorker]) -> asyncio.TimerHandle | None:
-    """Stop ``workers``. A single timer kills them all, because a timer per worker would cost more than stopping."""
+    """Stop ``workers``. They share a timer, because creating a timer per worker would take longer than stopping."""
     for worker in workers:
         worker.ask_to_stop(math.inf if grace > 0 else 0)
     return asyncio.get_running_loop().call_later(grace, _kill_all, workers) if 0 < grace < math.inf else None
@@ -173,7 +173,7 @@ async def suspend_all(children: Sequence[Child]) -> None:
     """Suspend the running children that support it, in reverse order.
 
     Raises:
-        WorkerFailed: if a child cannot be suspended. Children already suspended have been resumed.
+        WorkerFailed: if a child cannot be suspended. The children already suspended are then resumed.
     """
     await _each([child for child in reversed(children) if _can(child, Status.RUNNING)], "suspend", "resume")
 
@@ -182,7 +182,7 @@ async def resume_all(children: Sequence[Child]) -> None:
     """Resume the suspended children in order.
 
     Raises:
-        WorkerFailed: if a child cannot be resumed. Children already resumed have been suspended again.
+        WorkerFailed: if a child cannot be resumed. The children already resumed are then suspended again.
     """
     await _each([child for child in children if _can(child, Status.SUSPENDED)], "resume", "suspend")
 

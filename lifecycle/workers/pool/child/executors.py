@@ -47,7 +47,7 @@ __all__ = [
 STACK_DUMP = signal.SIGUSR2
 #: Frames of modules with this prefix are left out of tracebacks.
 _OURS = "lifecycle.workers.pool.child."
-#: CO_COROUTINE and CO_ASYNC_GENERATOR. They are copied here because importing inspect would slow down the start.
+#: CO_COROUTINE and CO_ASYNC_GENERATOR. We copy these constants because importing inspect would slow down the start.
 _ASYNC = 0x0080 | 0x0200
 
 

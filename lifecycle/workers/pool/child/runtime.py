@@ -162,7 +162,8 @@ class Runtime:
     def _done(self, call: Call, frame: list[Any]) -> None:
         del self._calls[call.number]
         if self._cancelling and frame[0] == "error" and frame[-1]:
-            # Send no response, because the parent did not cancel the call. It sees the failure when this process exits.
+            # Send no response, because the parent did not cancel the call. The parent sees the failure when this
+            # process exits.
             return
         send_outcome(self._channel, call, frame)
 
