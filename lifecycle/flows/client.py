@@ -60,7 +60,7 @@ class Flows:
         stop_timeout: Seconds to wait for running tasks to finish on exit.
     """
 
-    def __init__(  # settings of the store and of flows
+    def __init__(  # settings for the store and for flows
         self,
         path: str | os.PathLike[str] | None = None,
         *,

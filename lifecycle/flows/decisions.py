@@ -393,7 +393,7 @@ class Scheduler:
             raise FlowError(f"the retry {retry.name!r} must return a Verdict, got {answer!r}") from None
 
     def _intentions(self, verdict: Verdict, retry: NodeState | None) -> Iterable[tuple[NodeState, Intention]]:
-        """Return the intentions that change, except those that an earlier failure already set."""
+        """Return the intentions to set, or nothing if an earlier failure already set them."""
         if self._reverting_all:
             return []
         if verdict is Verdict.REVERT_ALL or retry is None:

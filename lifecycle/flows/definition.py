@@ -417,7 +417,7 @@ class Depth(StrEnum):
 
 
 class Edge(NamedTuple):
-    """A link between two items that run in this order. If a decider is set, it decides whether ``after`` runs."""
+    """A link that makes ``after`` run after ``before``. If a decider is set, it decides whether ``after`` runs."""
 
     before: Item
     after: Item

@@ -1,11 +1,14 @@
 """`Engine`: runs one flow in phases. Each of the scheduler's decisions is stored, then announced, then carried out.
 
 The first phase is RESUMING. After that, SCHEDULING, WAITING and ANALYZING repeat. Each change is stored before it is
-announced, and before it causes a function call. A phase that doesn't call any functions shares a transaction with the
-next phase: RESUMING with the first SCHEDULING, ANALYZING with the next SCHEDULING, and the last ANALYZING with the
-flow's SUCCESS. A flow with one task therefore needs two transactions. If the flow is suspended before a SCHEDULING
-phase's changes are announced, these changes are deleted from the store, and their steps do not run. The decisions
-themselves are made in `decisions`.
+announced, and before it causes a function call.
+
+If no function is called between two phases, their changes are written in one transaction. For example, the changes from
+RESUMING are written together with those from the first SCHEDULING. The changes from each ANALYZING are written with
+those from the next SCHEDULING, or with the flow's final SUCCESS. A flow with one task therefore needs two transactions.
+
+If the flow is suspended before a SCHEDULING phase's changes are announced, these changes are deleted from the store,
+and their steps do not run. The decisions themselves are made in `decisions`.
 """
 
 from __future__ import annotations
@@ -100,7 +103,7 @@ class Engine:
     async def prepare(self, *, write: bool = True) -> None:
         """Change the state of a loaded flow so that it can run.
 
-        If ``write`` is False, the new rows are left for `run` to store.
+        If ``write`` is False, `run` stores the new rows later.
 
         Raises:
             ClaimLost: if another process has taken the flow.

@@ -168,7 +168,7 @@ class NodeState:
 
     @property
     def effect(self) -> int:
-        """The number in the idempotency key: the number of the first round since the node was last reverted.
+        """The round number in the idempotency key: the first round since the node was last reverted.
 
         A failed attempt may already have had its effect, so the next attempt uses the same key unless a revert has
         undone the effect. A retry has no such effect, so each of its attempts gets a new key.

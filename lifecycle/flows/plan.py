@@ -56,8 +56,8 @@ class Node:
         self.number: int = number
         #: ``task``, ``retry``, ``start`` or ``end``.
         self.kind: str = kind
-        #: The flow that contains this node, and the node's position among the flow's items. A retry comes before all of
-        #: them.
+        #: The flow that contains this node, and the node's position among the flow's items. The position
+        #: of a retry is -1.
         self.scope: Scope = scope
         self.place: int = place
         self.step: Step | None = step
@@ -193,7 +193,7 @@ class _Compiler:
         self._ends: dict[int, tuple[Node, Node]] = {}
 
     def add(self, item: Item, scope: Scope, place: int, retry: int | None = None) -> None:
-        """Add ``item``. If a step in it fails, ``retry`` decides what happens."""
+        """Add ``item``. If a step in ``item`` fails, ``retry`` decides what happens."""
         if isinstance(item, Task):
             node = self._node("task", scope, place, item)
             node.retry = retry
@@ -227,7 +227,7 @@ class _Compiler:
         after.predecessors.append(before.number)
 
     def _wire(self, order: Order, head: Node, end: Node) -> None:
-        """Connect the items in ``order`` with each other, and the first and last ones with ``head`` and ``end``."""
+        """Connect the items in ``order`` to each other, ``head`` to the first items, and the last items to ``end``."""
         items, edges = order
         followers = {follower for row in edges for follower in row}
         for place, item in enumerate(items):

@@ -491,7 +491,7 @@ def _rank_of(priority: str) -> int:
 
 
 def _check(row: JobRow, state: JobState) -> None:
-    """Raise an error if the job cannot change to ``state`` or is already in it."""
+    """Raise an error if the job cannot change to ``state``, or is already in that state."""
     if not JOBS.check(row.id, JobState(row.state), state):
         whose = f" by {row.owner}" if row.owner else ""
         raise InvalidState(f"job {row.id!r} is already {row.state}{whose}")

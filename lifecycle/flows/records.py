@@ -74,7 +74,7 @@ class Failure:
 
     @classmethod
     def decode(cls, text: str) -> Failure:
-        """Return the failure that `encode` turned into ``text``."""
+        """Return the failure that is encoded in ``text``."""
         return cls(*json.loads(text))
 
     def exception(self, name: str) -> BaseException:
@@ -97,7 +97,8 @@ class Change(NamedTuple):
     new: str
     #: The step's result, or the `Failure`.
     result: Any = None
-    #: ``restarted`` (the step runs again after a crash; `old` equals `new`), ``cancelled``, ``reset``, or empty.
+    #: ``restarted`` if the step runs again after a crash; `old` then equals `new`. Otherwise,
+    #: ``cancelled``, ``reset``, or empty.
     reason: str = ""
     #: How many times the step was started.
     attempt: int = 0

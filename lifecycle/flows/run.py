@@ -76,7 +76,7 @@ class FlowLoader:
         return plan
 
     async def open(self, row: FlowRow, *, same: bool = False) -> tuple[Snapshot, bool]:
-        """Return the stored flow with the id in ``row``, and whether the flow is new and belongs to this process.
+        """Return the stored flow with the id in ``row``, and whether this call created the flow for this process.
 
         Raises:
             FlowError: if the id belongs to a different flow or, if ``same`` is true, to different values.
@@ -435,7 +435,7 @@ class Run:
         return self._engine if self._mine else None
 
     async def _take(self, snapshot: Snapshot, *, again: bool) -> Snapshot:
-        """Take the flow. If another live process has it, wait until the flow has ended or this run is suspended."""
+        """Take the flow. If another live process owns it, wait until the flow has ended or this run is suspended."""
         loader, presence, tries = self._loader, self._loader.presence, 0
         silences = [presence.listen(news, self._look_again.set) for news in (f"{AT_REST} {self.id}", GONE)]
         try:

@@ -96,7 +96,7 @@ def _where(value: Any, path: str = "the value") -> str:
 
 
 def _walk(value: Any) -> Iterator[object]:
-    """Yield ``value`` and everything in its lists, tuples and dicts, endlessly if the value contains itself."""
+    """Yield ``value`` and everything in its lists, tuples and dicts. If the value contains itself, this never ends."""
     open_ones: list[Iterator[object]] = [iter((value,))]
     while open_ones:
         for each in open_ones[-1]:

@@ -104,8 +104,8 @@ class Table(Generic[S]):
         initial: The initial state.
         moves: The states that may follow each state.
         ignored: Moves that can be requested without an error, but have no effect.
-        cancelled: Moves that only happen on cancellation, including cancellation before the start or after a lost
-            claim.
+        cancelled: Moves that only happen on cancellation. This includes cancellation before a step starts, and after a
+            claim is lost.
         reset: States that return to the initial state only on a reset.
     """
 

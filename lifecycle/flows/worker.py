@@ -58,7 +58,7 @@ class _Lease:
 
 
 class _Heartbeat:
-    """Extends all claims by ``seconds`` in one call. While the store does not respond, it tries more often.
+    """Extends all claims by ``seconds`` in one call. While the store does not respond, attempts are more frequent.
 
     A claim is lost if it has expired or if the store refuses to extend it. The other claims are not affected.
     """

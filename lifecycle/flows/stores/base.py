@@ -116,7 +116,7 @@ class Store(Protocol):
         ...
 
     def jobs(self, presence: Presence) -> JobStore:
-        """Return the job store. It uses ``presence`` to find out which claim owners are alive."""
+        """Return the job store. The store uses ``presence`` to find out which claim owners are alive."""
         ...
 
 
@@ -213,7 +213,7 @@ class JobStore(Protocol):
         ...
 
     async def purge(self, *, before: float) -> int:
-        """Delete the jobs completed before ``before`` and their flows, and return the number of deleted jobs."""
+        """Delete jobs that were completed before ``before``, and their flows. Return the number of deleted jobs."""
         ...
 
     async def counts(self) -> dict[str, int]:
@@ -339,8 +339,8 @@ def storable(text: str) -> str:
 def clock_of(store: Store) -> Callable[[], float]:
     """Return the running loop's clock if it is virtual, as in tests. Otherwise, return the clock of ``store``."""
     loop = asyncio.get_running_loop()
-    # Only loops in virtual time have a wall_time. We can't compare the clocks instead, because they may be close to
-    # each other shortly after a boot.
+    # Only loops in virtual time have a wall_time. We can't compare clock readings instead, because they may be
+    # similar shortly after a boot.
     return loop.time if hasattr(loop, "wall_time") else store.time
 
 

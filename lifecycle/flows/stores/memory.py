@@ -108,7 +108,7 @@ class MemoryStore(Store):
 
     async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # the natural name
         changes = self._changes.get(id, [])
-        # Change numbers ascend. They have gaps only where a commit failed.
+        # Change numbers ascend, and numbers are missing only if a commit has failed.
         start = next((place for place in range(min(after, len(changes)), 0, -1) if changes[place - 1].seq <= after), 0)
         return [change._replace(result=None) for change in changes[start : start + limit]]
 

@@ -45,7 +45,7 @@ POSTGRES = Dialect(
     WHERE id = :flow AND epoch = :epoch AND stamp < :stamp RETURNING id
     """,
     types={
-        # Rows are updated often. Leaving space free in their pages avoids index updates.
+        # Rows are updated often. Leaving free space in the tables' pages avoids index updates.
         "serial": "number bigint GENERATED ALWAYS AS IDENTITY,\n        ",
         "flow_key": "PRIMARY KEY",
         "key": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
@@ -387,7 +387,7 @@ class ServerPresence(Presence):
     """All processes, on any machine, that have the same tables open on a server.
 
     Each process has a connection that listens for messages and holds a lock. The connection closes when the process
-    exits for any reason, or when keepalives detect that the machine is gone, and the server then releases the lock.
+    exits for any reason, or when keepalives detect that the machine is gone. The server then releases the lock.
     Messages are sent as PostgreSQL notifications, each of which can contain several messages. Since messages can be
     lost along with a connection, each process also polls.
     """

@@ -242,7 +242,7 @@ class FilePresence(Presence):
     # -- other processes ----------------------------------------------------------------------------------------------
 
     def alive(self, token: str) -> bool:
-        """Return True if the process with ``token`` still has the store open. If not, delete its file."""
+        """Return True if the process with ``token`` still has the store open. Otherwise, delete the process's file."""
         if not token or token == self.token:
             return token == self.token
         path = self._directory / token
@@ -291,7 +291,7 @@ class FilePresence(Presence):
         if len(line) > _LINE:
             return
         for end in self._others.values():
-            # The FIFO of a busy process may be full. If the process has exited, `_broken` handles it.
+            # The FIFO of a busy process may be full. If the process has exited, `_broken` cleans up.
             with suppress(OSError):
                 os.write(end, line)
 

@@ -66,10 +66,10 @@ _TRIES = 10
 _READ = b"SELECT extract(epoch FROM clock_timestamp())::float8, correction, seen FROM lifecycle_clock"
 _BEGIN = b"INSERT INTO lifecycle_clock DEFAULT VALUES ON CONFLICT DO NOTHING"
 _NOTE = b"""UPDATE lifecycle_clock SET correction = %s, seen = %s WHERE correction = %s AND seen = %s RETURNING 1"""
-# Counts the locks held by other processes. Each process that has the store open holds one.
+# Counts the locks held by other processes. Each process that has the store open holds one lock.
 _OTHERS = b"""SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND pid != pg_backend_pid()
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
-#: The query that returns the name of the notification channel. Each schema has its own.
+#: The query that returns the name of the notification channel. Each schema has its own channel.
 CHANNEL = "SELECT 'lifecycle_' || oid FROM pg_namespace WHERE nspname = current_schema()"
 #: The message that makes every process read the server's clock.
 READ_CLOCK = "look"
@@ -364,8 +364,8 @@ class Cord:
     """A duplicate of a connection's socket, which lets the loop interrupt a thread that is waiting for a response."""
 
     def __init__(self, db: Any) -> None:
-        # `fromfd` duplicates the descriptor. We need that because the connection may close its own, and the system may
-        # then reuse the number.
+        # `fromfd` duplicates the descriptor. We need a duplicate because the connection may close the original, and
+        # the system may then reuse its number.
         self._socket = socket.fromfd(db.fileno(), socket.AF_INET, socket.SOCK_STREAM)
         self._lock = threading.Lock()
 

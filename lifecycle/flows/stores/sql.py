@@ -64,7 +64,7 @@ class Statement(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows to insert. If ``key`` is set, they replace rows with the same key."""
+    """Rows to insert. If ``key`` is set, the new rows replace existing rows with the same key."""
 
     table: str
     columns: tuple[str, ...]
@@ -73,7 +73,7 @@ class Rows(NamedTuple):
 
 
 class Guarded(NamedTuple):
-    """Statements that run only if ``guard`` returns a row. The result is the guard's rows."""
+    """Statements that run only if ``guard`` returns a row. The result contains the guard's rows."""
 
     guard: Statement
     then: Sequence[Statement | Rows]
@@ -309,7 +309,7 @@ _DELETE = (
 
 
 class SQLStore(Store):
-    """The `Store` methods on a `Database`."""
+    """The `Store` methods, which store flows in a `Database`."""
 
     def __init__(self, database: Database) -> None:
         self._database, self._sql = database, database.dialect
@@ -544,7 +544,7 @@ UNION ALL SELECT 'CLAIMED', (SELECT count(*) FROM lifecycle_jobs WHERE state = '
 
 
 class SQLJobs(JobStore):
-    """A `JobStore` on a `Database`."""
+    """A `JobStore` that uses a `Database`."""
 
     def __init__(self, database: Database, presence: Presence, stamps: itertools.count[int]) -> None:
         self._database, self._sql, self._presence, self._stamps = database, database.dialect, presence, stamps
@@ -728,7 +728,7 @@ _FORGET = "DELETE FROM lifecycle_outbox WHERE number {among[numbers]}"
 
 
 class SQLOutbox(OutboxStore):
-    """An `OutboxStore` on a `Database`."""
+    """An `OutboxStore` that uses a `Database`."""
 
     def __init__(self, database: Database) -> None:
         self._database, self._sql = database, database.dialect

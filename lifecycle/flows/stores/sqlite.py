@@ -117,7 +117,7 @@ _OUTBOX_TABLES = Schema(
 
 
 class _File:
-    """The `Database` in the file that ``journal`` writes to."""
+    """A `Database` that reads and writes its file through ``journal``."""
 
     dialect = _SQLITE
 
@@ -199,5 +199,5 @@ class SQLiteStore(SQLStore):
         return Presence() if path == ":memory:" else FilePresence(f"{path}-owners")
 
     def time(self) -> float:
-        """Return the time in seconds since the epoch. Changes to the system clock do not affect it."""
+        """Return the time in seconds since the epoch. Changes to the system clock do not affect this time."""
         return self.journal.time()
