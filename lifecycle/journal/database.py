@@ -1,6 +1,6 @@
 """The files that a journal uses: an SQLite database with its schemas and clock, and a lock file.
 
-All functions here block. Journals call them in their threads, and commands call them in the main thread.
+All functions here block. A journal calls these functions in its own thread, and commands call them in the main thread.
 """
 
 from __future__ import annotations

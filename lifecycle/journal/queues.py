@@ -138,7 +138,7 @@ class Queue:
         return due[0]
 
     def release_all(self, db: sqlite3.Connection) -> None:
-        """End all leases. Call this once their owners are known to be gone."""
+        """End all leases. Call this only when the leases' owners are known to have exited."""
         db.execute("UPDATE lifecycle_queue SET leased = 0 WHERE queue = ? AND dead = 0 AND leased > 0", (self.name,))
 
     def release(self, db: sqlite3.Connection, *ids: int) -> None:

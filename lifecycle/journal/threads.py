@@ -90,7 +90,7 @@ class LoopThreads:
         return job.future
 
     def _withdraw(self, job: _Job) -> bool:
-        """Prevent ``job`` from running. Return False if it has already started."""
+        """Prevent ``job`` from running. Return False if the job has already started."""
         with self._lock:
             job.withdrawn = not job.begun
             return job.withdrawn
