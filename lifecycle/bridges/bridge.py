@@ -51,8 +51,8 @@ _log = logging.getLogger("lifecycle.bridges")
 
 _BACKOFF = Backoff(initial=1.0, maximum=60.0)
 
-#: The maximum number of events per pattern that wait to be published. Further events wait in the router, where their
-#: timeout has not started yet.
+#: The maximum number of events per pattern that wait to be published. Any further events wait in the router's queue.
+#: The timeout for publishing an event starts when it leaves that queue.
 _WAITING = 1024
 
 #: The maximum number of connection changes waiting to be emitted. Older changes are dropped.
@@ -385,7 +385,10 @@ class Session:
         self._pull.stop()
 
     async def settle(self) -> None:
-        """Send the last acknowledgements once all deliveries have finished, and close, all within a few seconds."""
+        """Wait for deliveries to finish, send the last acknowledgements, and close.
+
+        If this takes more than a few seconds, close immediately.
+        """
         try:
             async with asyncio.timeout(_FINAL_ANSWERS):
                 # Otherwise, other members would receive messages in transit only after `ack_wait`.
@@ -448,7 +451,7 @@ class Session:
                 _log.debug("cannot read the consumer of the group %r: %r", settings.group, error)
 
     async def _look(self) -> None:
-        """Read the consumer's settings. Concurrent calls share a single read if it begins after all of them."""
+        """Read the consumer's settings. All calls that are waiting when a read begins share its result."""
         begun = self._begun
         async with self._looking:
             if self._seen > begun:

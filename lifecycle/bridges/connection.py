@@ -1,6 +1,6 @@
 """Connections to NATS: connecting, detecting outages, and closing permanently.
 
-The client reconnects when its server is available again. Once it is closed, its user must create a new connection.
+The client reconnects when its server is available again. Once the client is closed, a new connection is needed.
 Bridges and leaders share this module, and no other modules connect.
 """
 

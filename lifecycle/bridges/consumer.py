@@ -308,8 +308,8 @@ class MessageHandler:
         """Record a failure, and request another delivery after an increasing delay."""
         self._counts.given_back += 1
         if not held.is_alone:
-            # A server that was killed has lost its delivery counts, so we did not read this event's failures when it
-            # arrived.
+            # If the server was killed, it has lost its delivery counts. In that case, we did not read this event's
+            # failures when the event arrived.
             held.past = await self._failures.past(held.key)
         delay = self._settings.backoff.delay(held.past.failures)
         _log.info("%s (event %d) will be delivered again in %.1f s: %s", held.topic, held.key[0], delay, reason)
@@ -369,7 +369,7 @@ def _known(reply: str) -> tuple[Key, int]:
 
 
 async def _said(answer: Awaitable[object]) -> None:
-    """Send an answer. If it is lost, the server delivers the event again."""
+    """Send an answer. If the answer is lost, the server delivers the event again."""
     from nats.errors import Error as NatsError
 
     try:
@@ -498,7 +498,7 @@ class Pull:
         self._stirred.set()
 
     def _note(self, said: dict[str, str]) -> None:
-        """Process a status message. It shows whether a request has ended or is still active."""
+        """Process a status message, which shows whether a request has ended or is still active."""
         status, text = said.get("Status", ""), said.get("Description", "")
         if status in ("100", ""):
             return

@@ -37,7 +37,8 @@ _MOST = 10_000
 BUCKET = "FAILURES"
 _STREAM = f"KV_{BUCKET}"
 
-#: The maximum age of a record in seconds, and the maximum number of events in the bucket. The oldest are removed first.
+#: The maximum age of a record in seconds, and the maximum number of events in the bucket. The oldest
+#: records are removed first.
 _KEPT, _MOST_KEPT = 7 * 24 * 3600.0, 1_000_000
 
 #: How many seconds to wait for a response, and for the bucket to be created.
@@ -61,7 +62,7 @@ class DedupeCache:
     """The last events that this process handled, and the failures of other events. The records outlive connections."""
 
     def __init__(self) -> None:
-        # Both dictionaries are ordered by when entries were recorded, so that the oldest are removed first.
+        # Both dictionaries list entries in the order in which they were recorded, so that the oldest are removed first.
         self._handled: dict[Key, None] = {}
         self._failures: dict[Key, PastAttempts] = {}
 
@@ -102,7 +103,7 @@ class Failures:
         self._is_told = False
 
     async def past(self, key: Key) -> PastAttempts:
-        """Return an event's failures. If the server does not respond, return only this process's record of them."""
+        """Return an event's failures. If the server does not respond, return those that this process recorded."""
         known = self._dedupe.past(key)
         if not self._is_asked():
             return known
@@ -120,7 +121,7 @@ class Failures:
         return max(known, _read(message.data))
 
     async def note(self, key: Key, past: PastAttempts) -> None:
-        """Store an event's failures. If the server does not respond, store them later."""
+        """Store an event's failures. If the server does not respond, store the failures later."""
         self._dedupe.failed(key, past)
         if not self._is_asked():
             return

@@ -1,7 +1,7 @@
 """`Leader`: a source that emits events when this process gains or loses the leadership.
 
-`Elector` takes the lease when it is free, and then keeps renewing it. `LeaseWatcher` decides when to request the lease,
-which is as soon as its holder gives it back or stops renewing it. The watcher subscribes to the key, which the holder
+`Elector` takes the lease when it is free, and then keeps renewing it. `LeaseWatcher` decides when to request the lease:
+as soon as the current holder gives it back or stops renewing it. The watcher subscribes to the key, which the holder
 writes three times per lease. We don't watch the bucket, because a watch is a consumer on one cluster node and silently
 ends along with that node. A subscription, in contrast, is restored along with the connection.
 """
@@ -64,10 +64,10 @@ class Leader:
     """Elects one of the processes that have a `Leader` with the same name. Add it to a router with ``add_source``.
 
     A `Leader` emits ``leader/<name>/gained`` when this process becomes the leader, and ``leader/<name>/lost`` when it
-    loses the leadership, both as `LeaderEvent`. The leader holds a lease on the server, and renews it three times per
-    ``lease`` seconds. If the leader dies or is cut off, another process becomes the leader about a second after the
-    lease expires. On a clean shutdown, the leader emits the loss, waits for its handlers, and gives the lease back, so
-    that another process can become the leader immediately.
+    loses the leadership. Both events are `LeaderEvent` objects. The leader holds a lease on the server, and renews it
+    three times per ``lease`` seconds. If the leader dies or is cut off, another process becomes the leader about a
+    second after the lease expires. On a clean shutdown, the leader emits the loss, waits for its handlers, and gives
+    the lease back, so that another process can become the leader immediately.
 
     If a leader cannot renew its lease, it gives up the leadership before the lease expires according to its own clock.
     If a process is suspended for too long, it is no longer the leader when it continues: `token` is None, and `put`
@@ -263,7 +263,10 @@ class Leader:
             self._elector.stir()
 
     def _turned(self, token: int, reason: str) -> None:
-        """Queue an event after gaining or losing the leadership. If a gain is lost before it is emitted, drop both."""
+        """Queue an event after gaining or losing the leadership.
+
+        If the leadership is lost before the gain is emitted, drop both events.
+        """
         if self._closing or token == self._told_token:
             return
         event = LeaderEvent(self.name, leading=bool(token), token=token or self._told_token, reason=reason)
@@ -341,7 +344,7 @@ class Elector:
         return self.lease.is_ours
 
     async def _held(self) -> str:
-        """Keep renewing the lease. Once it is lost, return the reason."""
+        """Keep renewing the lease until it is lost, then return the reason."""
         seconds = self.lease.seconds
         pause = seconds / _RENEWALS
         while True:

@@ -84,7 +84,8 @@ class Lease:
         """Take the lease if it is free, and return its holder.
 
         Raises:
-            Exception: one of `unanswered`. The write may have succeeded anyway, which the next call detects.
+            Exception: one of `unanswered`. This process may have taken the lease anyway, in which case the next call
+                renews it.
         """
         async with self._turn:
             entry = await self.key.read()
@@ -131,7 +132,7 @@ class Lease:
     async def release(self) -> None:
         """Give the lease back, so that another process can take it immediately.
 
-        If the server does not respond, it expires.
+        If the server does not respond, the lease expires later.
         """
         try:
             with suppress(*unanswered(), Refused):
@@ -141,7 +142,7 @@ class Lease:
             self.forget()
 
     async def _insist(self, write: Callable[[], Awaitable[int]]) -> int:
-        """Return the result of ``write``. If it is rejected because an earlier response was lost, try it again.
+        """Return the result of ``write``. If the write is rejected because an earlier response was lost, try again.
 
         Raises:
             NotLeader: if this process does not hold the lease.
@@ -165,7 +166,7 @@ class Lease:
         self._revision = entry.revision
 
     def _end(self, sent: float) -> float:
-        """Return the time when we treat a lease requested at ``sent`` as expired. The server expires it later."""
+        """Return when to treat a lease requested at ``sent`` as expired. On the server, the lease expires later."""
         return sent + self.seconds * (1 - _MARGIN)
 
 
@@ -246,7 +247,7 @@ class LeaseKey:
         """
         me = self._me
         holder = json.dumps({"id": me.id, "place": me.place, "lease": me.lease})
-        # The server counts in whole seconds.
+        # The server only supports whole seconds.
         return await self._publish(self.subject, holder.encode(), {_EXPECTED: str(expected)}, ttl=math.ceil(me.lease))
 
     async def nak(self) -> None:

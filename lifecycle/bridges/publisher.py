@@ -159,7 +159,7 @@ class Publisher:
             raise self._late(subject, why or _NO_ACK) from None
 
     async def _tried(self, subject: str, headers: dict[str, str], body: bytes) -> str:
-        """Send the message once. Return the reason for a failure, or an empty string if it succeeded."""
+        """Send the message once. Return an empty string on success, or the reason for the failure."""
         acks = self._acks
         if acks is None or not acks.connection.is_up:
             return self._no_link()

@@ -1,7 +1,7 @@
 """The bridge's stream and the group's consumer. They are created if missing, and otherwise checked.
 
-The server responds with the settings that it has applied. They show if it ignored a setting, or if another program
-created the stream with different settings. We reject both cases here, before any events can be lost.
+The server responds with the settings that it has applied. From these, we can tell if the server ignored a setting, or
+if another program created the stream with different settings. We reject both cases here, before any events can be lost.
 """
 
 from __future__ import annotations
@@ -188,8 +188,8 @@ async def replicated(connection: Connection, make: Callable[[int], Awaitable[_An
 async def patiently(connection: Connection, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
     """Return the result of ``ask``, retrying until a leader responds.
 
-    For a single server, we make a few attempts. For a cluster, there is no limit, because when a cluster first starts,
-    it has no leader until enough of its servers are up.
+    If there is only one server, we stop after a few attempts. For a cluster, there is no limit, because a cluster that
+    has just started has no leader until enough of its servers are running.
 
     Raises:
         UnfitServer: if JetStream is disabled.
@@ -305,8 +305,8 @@ class Subscriptions:
         }
         if others.keys() - self._others.keys() or strange.keys() - self._strange.keys():
             _log.warning(
-                "the group %r also receives %s, to which this member does not subscribe; such events wait for a member "
-                "that does, and if there is none for %g minutes, the group stops receiving them",
+                "the group %r also receives %s, which this member does not subscribe to; these events wait for other "
+                "members, and the group stops receiving them if no member subscribes within %g minutes",
                 self._settings.group,
                 ", ".join([*others, *strange]),
                 _FORGOTTEN / 60,
@@ -372,8 +372,8 @@ class Subscriptions:
         """Warn about this member's patterns that were removed from the group."""
         if gone := [text for text in self._own if text in self._stamps and text not in stamps]:
             _log.warning(
-                "another member removed %s from the group %r, and this member adds it again; the group may miss "
-                "events that were sent in the meantime",
+                "another member removed %s from the group %r; adding it again, but the group may miss events sent in "
+                "the meantime",
                 ", ".join(gone),
                 self._settings.group,
             )
