@@ -198,7 +198,7 @@ class BuiltInCommands(Commands):
             await self._stop(event)
 
     async def _shut_down(self, event: Topical) -> None:
-        """Dispatch ``event`` if the program handles it. Otherwise, shut down its lifetime."""
+        """Dispatch ``event`` if the program handles it. Otherwise, shut down the lifetime."""
         if self._lifetime.state().embedded:
             reply("this lifetime stops, but the program that runs its event loop continues; stop that program too")
         if has_route_for(self._router, event.topic):
@@ -387,7 +387,7 @@ def recent_lines(lifetime: Lifetime, name: str) -> RecentLines:
     recent = getattr(found.worker, "recent", None)
     if isinstance(recent, RecentLines):
         return recent
-    raise LookupError(f"{found.path!r} has no output here; only processes and containers that have been started do")
+    raise LookupError(f"no output of {found.path!r} is available; only started processes and containers have output")
 
 
 def _is_async(thing: Any, method: str) -> bool:

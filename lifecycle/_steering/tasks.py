@@ -95,7 +95,7 @@ _Place = tuple[str, int, str]
 
 
 def _innermost(frames: list[_Place]) -> _Place | None:
-    """Return the innermost frame of the program if there is one, or else of a library, or else of asyncio."""
+    """Return the innermost frame in the program, or else in a library, or else in asyncio."""
     for left_out in ((_LIBRARY, *_PACKAGES), (_ASYNCIO,), ()):
         found = [frame for frame in frames if not frame[0].startswith(left_out)] if left_out else frames
         if found:

@@ -42,7 +42,7 @@ class Debounce:
     """How long to wait for a burst of events to end, and how to merge its events.
 
     Args:
-        wait: Seconds without an event after which a burst ends.
+        wait: A burst ends after this many seconds without an event.
         max_wait: The maximum time, in seconds, from a burst's first event to its delivery. By default, there is no
             limit.
         merge: Called as ``merge(pending, new)``; returns the event to deliver. By default, the newest event is

@@ -83,7 +83,7 @@ class Lane:
         # Functions to call when the lane has capacity, in order. Each is called once, and returns False if it does not
         # use the capacity.
         self._waiting: deque[Callable[[], bool]] = deque()
-        #: Deliveries whose handler in this lane is waiting for capacity, each with the lane whose capacity it needs.
+        #: Deliveries whose handlers in this lane are waiting for capacity, each paired with the lane that is full.
         self.blocked_on: list[tuple[Delivery, Lane]] = []
 
     @property

@@ -162,8 +162,8 @@ class Pattern:
     def params(self, topic: str) -> dict[str, str] | None:
         """Return the value of each name, or None if this pattern does not match ``topic``.
 
-        The value of a named ``**`` is the segments that it matched, joined by slashes. It may be empty. If the pattern
-        has several ``**``, each one except the last matches as few segments as possible.
+        The value of a named ``**`` consists of the segments that it matched, joined by slashes. It may be empty. If the
+        pattern has several ``**``, each one except the last matches as few segments as possible.
         """
         if not self._places:
             return {} if self.matches(topic) else None
@@ -349,7 +349,7 @@ class _Reader:
         return InvalidPattern(f"malformed pattern {self._text!r}: {problem.replace('{at}', str(at))}")
 
 
-#: A name in braces that makes up a whole segment. Whether the name is valid is not checked.
+#: A name in braces that makes up a whole segment. This does not check whether the name is valid.
 _NAMED = re.compile(r"\{([^{}/:]+)(:\*\*)?\}(?=\\?/|\Z)").match
 
 _NO_PLACES: Mapping[str, int] = {}

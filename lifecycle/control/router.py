@@ -55,7 +55,7 @@ class RouterState:
     failed: int
     unrouted: int
     dropped: int
-    #: The handler of events that no route takes.
+    #: The handler for events that no route takes.
     fallback: str | None = None
 
 
@@ -121,8 +121,8 @@ class Router:
             handler: An async or plain function. Its first argument is the event. Parameters whose names appear in the
                 pattern get their values from the topic: ``async def temp(event, id: str)``. A plain function runs in
                 the event loop.
-            debounce: Seconds without an event after which a burst ends, or a `Debounce`. A burst is delivered as one
-                event.
+            debounce: A number of seconds, or a `Debounce`. A burst ends after this many seconds without an event, and
+                is delivered as one event.
             busy: The action if an event arrives while the lane is already running as many handlers as ``concurrency``
                 allows. ``"queue"`` makes the event wait, ``"drop"`` drops it, and ``"restart"`` cancels the oldest
                 running handler of this route.

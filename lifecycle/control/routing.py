@@ -272,7 +272,7 @@ class RouteInfo:
     dropped: int
     #: The file and line where the route was registered.
     place: str
-    #: Seconds without an event after which a burst ends. None if the route has no debounce.
+    #: A burst ends after this many seconds without an event. None if the route has no debounce.
     debounce: float | None = None
     #: The number of bursts that have not ended.
     held: int = 0

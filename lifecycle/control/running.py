@@ -248,7 +248,7 @@ class Lifespan:
 
 
 def _of_routes(deliveries: list[Delivery]) -> list[Delivery]:
-    """Return ``deliveries`` without those to taps, which duplicate the deliveries to routes."""
+    """Return ``deliveries`` without deliveries to taps, which duplicate the deliveries to routes."""
     return [each for each in deliveries if each.route is not None and not each.route.is_tap]
 
 

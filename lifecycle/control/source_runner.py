@@ -115,7 +115,7 @@ class SourceRunner:
         # True while the source is waiting to be restarted. It has no events at that time, so it can stop immediately.
         self._is_waiting = False
         self._task: asyncio.Task[None] | None = None
-        # The context of a source that settles. We exit it once all of the source's deliveries have ended.
+        # The context of a source with a ``settle`` method. We exit it once all of the source's deliveries have ended.
         self._entered = AsyncExitStack()
         # While the source is held, emitting waits for this `asyncio.Event`, which is set when the source is released.
         self._gate: asyncio.Event | None = None

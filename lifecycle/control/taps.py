@@ -185,7 +185,7 @@ def notify(queue: asyncio.Queue[Any]) -> Handler:
         try:
             queue.put_nowait(event)
         except asyncio.QueueFull:
-            raise Dropped(f"{event.topic!r} was dropped: the queue is full with {queue.qsize()} events") from None
+            raise Dropped(f"{event.topic!r} was dropped: the queue is full ({queue.qsize()} events)") from None
 
     return put
 

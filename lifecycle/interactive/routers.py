@@ -96,7 +96,7 @@ def new_interactive_router(  # noqa: PLR0913  # one function wires a whole progr
         router.add_source(Signals(actions.replace_signal_event))
         router.handle("signal/terminate", actions.quit)
     if keyboard is not None:
-        # Start the keyboard after the signals, because Ctrl+C must work once the prompt is shown.
+        # Add the input source after the signal source, because Ctrl+C must work once the prompt is shown.
         router.add_source(keyboard)
     if default is not None:
         router.handle("input/line", default)

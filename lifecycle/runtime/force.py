@@ -94,7 +94,7 @@ class Alarm:
 
 
 def tell_terminal(line: str) -> None:
-    """Write ``line`` to stderr if that is a terminal whose keys reach this process."""
+    """Write ``line`` to stderr if stderr is a terminal from which this process receives input."""
     try:
         is_terminal = sys.stderr.isatty()
     except (AttributeError, OSError, ValueError):  # stderr is None or closed

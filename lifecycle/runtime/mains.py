@@ -64,7 +64,7 @@ AnyMain: TypeAlias = "Callable[[], Coroutine[Any, Any, object]] | _Runs | _Works
 
 
 class Main:
-    """One component of a program. By default, it is a coroutine function, which is cancelled to stop it."""
+    """One component of a program. By default, it is a coroutine function and is stopped by cancelling its task."""
 
     #: True if the program is complete when this main returns.
     completes: ClassVar[bool] = False
@@ -366,7 +366,7 @@ class Auxiliary:
     """Base class for servers and observers that are open during ``async with`` or while they are a main of `run`.
 
     You do not have to use it: `run` accepts any object with a ``run()`` method, and waits for its ``wait_running()`` if
-    it has one. The program ends when only mains whose ``auxiliary`` is true are left.
+    it has one. The program ends when the only mains left are those whose ``auxiliary`` is true.
     """
 
     #: A program ends when only auxiliary mains are left.

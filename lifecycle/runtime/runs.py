@@ -67,17 +67,17 @@ def run(  # keyword settings of a program
     Args:
         mains: Async functions without arguments, routers, workers, supervisors, objects with ``async def run()``, or a
             ``uvicorn.Server`` or ``aiohttp.web.AppRunner``.
-        force_exit: The number of signals after which the process is forced to exit with ``os._exit(1)``:
+        force_exit: The number of signals that force the process to exit with ``os._exit(1)``:
             ``max(force_exit, 2)`` or, if ``cancel_on_interrupt=False`` or a router captures Ctrl+C, ``force_exit + 2``.
             0 means never.
         cancel_on_interrupt: Whether Ctrl+C begins the shutdown. By default it does, unless a running router has a route
             for ``signal/interrupt`` or, if ``force_exit`` is 2 or more, for `InterruptEvent` or `ClearLineEvent`.
-        reset_after: Seconds without a signal after which signals are counted from zero again. During the shutdown, the
-            count is never reset.
-        hook_timeout: Seconds after which a shutdown hook that is still running is named in the log.
-        shutdown_timeout: Seconds after the mains have ended until the stacks of all code still running are printed to
-            stderr.
-        exit_timeout: Seconds from the start of the shutdown until the process is forced to exit with status 1.
+        reset_after: After this many seconds without a signal, signals are counted from zero again. During the shutdown,
+            the count is never reset.
+        hook_timeout: If a shutdown hook is still running after this many seconds, its name is logged.
+        shutdown_timeout: If any code is still running this many seconds after the mains have ended, its stacks are
+            printed to stderr.
+        exit_timeout: If the shutdown takes more than this many seconds, the process is forced to exit with status 1.
         loop_factory: Creates the event loop, as for `asyncio.Runner`.
 
     If `run` raises an expected failure and the program does not catch it, it is printed as one line. Examples are a

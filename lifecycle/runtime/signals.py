@@ -63,7 +63,7 @@ class SignalRegistry:
 
     The handlers are plain Python functions. The interpreter runs them in the main thread between two bytecodes and
     inside calls that wait (``time.sleep``, ``lock.acquire``), so they work while the event loop is blocked. They are
-    installed for the first receiver, and the previous handlers are restored after the last one.
+    installed when the first receiver is added, and the previous handlers are restored when the last one is removed.
     """
 
     #: How often, in seconds, to check whether a library has replaced our handlers. We have to poll, because the system

@@ -435,7 +435,7 @@ class ShutdownHooks:
 
     def __init__(self, sender: object, patience: float, *, cut: bool = False) -> None:
         self._sender = sender
-        # Seconds after which a hook that is still running is named in the log and, if ``cut`` is true, cancelled.
+        # If a hook is still running after this many seconds, its name is logged. If ``cut`` is true, it is cancelled.
         self._patience, self._cut = patience, cut
         self._hooks: list[tuple[str, Callable[[], object]]] = []
         self._closed = False

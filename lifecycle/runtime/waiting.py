@@ -47,7 +47,7 @@ async def sleep(seconds: Duration) -> None:
             await lifetime.wait_stopping()
     except TimeoutError:
         return
-    raise Interrupted(f"the program began to stop ({lifetime.reason}) while sleeping for {limit:g} s")
+    raise Interrupted(f"the program began to stop ({lifetime.reason}) during a sleep of {limit:g} s")
 
 
 async def read_line(stream: Lines[_T], *, mode: Literal["shield", "strict"] = "shield") -> _T:
@@ -84,7 +84,7 @@ async def read_line(stream: Lines[_T], *, mode: Literal["shield", "strict"] = "s
     if reading.cancelled():
         raise Interrupted("the program began to stop before a line arrived")
     if mode == "strict":
-        raise Interrupted("a line that arrived with a stop or a cancellation was discarded") from reading.exception()
+        raise Interrupted("a line that arrived during a stop or cancellation was discarded") from reading.exception()
     return reading.result()
 
 

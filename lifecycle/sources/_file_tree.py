@@ -66,7 +66,7 @@ STAMP_NS = 20_000_000
 # The maximum number of links to follow, which is also the kernel's limit.
 _MOST_LINKS = 40
 
-# The fingerprint of a file whose directory has been replaced before the file was examined. It equals no other.
+# The fingerprint of a file whose directory was replaced before the file was examined. No other fingerprint equals it.
 _OTHER = 0
 
 # Whether a scan compares only the names of files, or also their states.
@@ -104,7 +104,7 @@ class Tree:
     def list_files(self) -> None:
         """Record the names of all files, which takes a fraction of the time of `compare`.
 
-        A file that is only listed counts as modified at the first hint, or once it has changed since the first call.
+        A file that is only listed is treated as modified at the first hint, or if it has changed since the first call.
         """
         self._listed_at = self._listed_at or time.time_ns() - STAMP_NS
         self._look_at_roots({}, scan="names")
@@ -187,7 +187,7 @@ class Tree:
     ) -> None:
         """Check one entry. With ``scan``, read it even if it is a directory that is already known.
 
-        ``modified`` is None without a hint at this entry.
+        ``modified`` is None unless a hint refers to this entry.
         """
         path = directory.prefix + name
         if self._skips(directory, name):
@@ -568,14 +568,14 @@ class WatchSet:
     #: Directories to watch recursively (``deep``) and without their subdirectories (``flat``).
     deep: frozenset[str]
     flat: frozenset[str]
-    #: The flat directories where every entry is relevant. In other flat directories, only ``entries`` are.
+    #: The flat directories in which every entry is relevant. In other flat directories, only ``entries`` are relevant.
     whole: frozenset[str]
     #: The entries that determine where the watched paths lead, except those inside ``deep`` directories.
     entries: frozenset[str]
 
 
 def _avoiding(index: _SnapshotIndex, holes: Collection[str]) -> tuple[set[str], set[str]]:
-    """Return the deep and flat directories to watch. No deep (recursive) watch contains any of ``holes``."""
+    """Return the deep and flat directories to watch. No deep (recursive) watch includes a directory in ``holes``."""
     deep, whole, pending = set[str](), set[str](), list(_outermost(index))
     while pending:
         each = pending.pop()

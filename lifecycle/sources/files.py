@@ -3,7 +3,7 @@
 This module fills some gaps in `awatch`. `awatch` does not report when the kernel's queue overflows, when a watched
 directory is deleted and created again, or when files change inside a directory before its watch exists. We therefore
 scan each new directory, and compare all files after a flood of reports. When a directory or link that the watches
-depend on is replaced, we reopen them.
+depend on is replaced, we reopen the watches.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SHARE = 5
 # How many times in a row to try opening the watches if the directories to watch keep changing.
 _ATTEMPTS = 5
 
-# The step, in milliseconds, for changes to the watched directories themselves or to links that lead to them.
+# How often, in milliseconds, to look for changes to the watched directories themselves or to links that lead to them.
 _UNHURRIED_MS = 50
 
 # The beginning of watchfiles' error message for a name that is not UTF-8.
@@ -75,9 +75,9 @@ class FileWatchSource:
     Args:
         paths: The files and directories to watch. At least one is required.
         recursive: Whether to watch all subdirectories, including those created later.
-        include: Globs. If you pass any, only files that match one of them are reported. A glob without a slash is
-            matched against a file's name. A glob with a slash is matched against its path below the watched directory.
-            ``*`` matches within one name, and ``**`` matches any number of directories.
+        include: Globs. If you pass any globs, only files that match at least one of them are reported. A glob without a
+            slash is matched against a file's name. A glob with a slash is matched against the file's path below the
+            watched directory. ``*`` matches within one name, and ``**`` matches any number of directories.
         ignore: Globs for files and directories to ignore, including everything inside these directories. The ``paths``
             themselves are never ignored.
         filter: Called with the change and the path. If it returns false, no event is sent.
@@ -131,19 +131,19 @@ class FileWatchSource:
         return 0 if self._tree is None else self._tree.skipped
 
     async def _look(self) -> None:
-        """Record the files, so that the source, once it is entered, reports every change from now on.
+        """Record the current files. Once entered, the source reports every change made after this call.
 
         Raises:
             OSError: if a path does not exist or cannot be read.
         """
         tree = await asyncio.to_thread(self._new_tree)
-        # Times of a network file system, which is polled, may differ from those of this computer.
+        # When polling, compare the files, because the clock of a network file system may differ from the local clock.
         await asyncio.to_thread(tree.list_files if self._poll is None else tree.compare)
         tree.take_changes()
         self._tree = tree
 
     async def __aenter__(self) -> Self:
-        """Set up the watches. Every change from then on is sent.
+        """Set up the watches. Every later change is sent as an event.
 
         Raises:
             FileNotFoundError: if a path does not exist.
@@ -253,7 +253,7 @@ class _WatchedChanges:
         self._next_open = 0.0
 
     async def open(self) -> None:
-        """Open the watches, then compare all files, so that no change from then on is missed.
+        """Open the watches, then compare all files, so that no later change is missed.
 
         Raises:
             OSError: if the watches cannot be opened. The message names the limit that was reached.

@@ -65,7 +65,7 @@ class Inbox:
     A request is on disk before the response 202 is sent, and stays there until its handler has returned, even during a
     debounce. Messages left behind by a crash or a shutdown are delivered again at the next start, in the order in which
     they were accepted. This means that messages are delivered at least once, so handlers should be idempotent.
-    ``delivery().attempt`` is 1 only if no earlier attempt can have called a handler. After a shutdown, an attempt is
+    ``delivery().attempt`` is 1 only if no earlier attempt could have called a handler. After a shutdown, an attempt is
     counted only if its handler was called. After a crash, it is counted for every message that the process had in
     memory, because calls to handlers are not recorded on disk.
 
@@ -380,7 +380,7 @@ class InboxDelivery:
                 return
 
     async def _wait_written(self) -> None:
-        """Wait until all results are on disk. Stop following deliveries that have not ended."""
+        """Stop waiting for deliveries that have not ended, then wait until all results are on disk."""
         for task, delivery in self._followed.items():
             if not delivery.done:
                 task.cancel()

@@ -55,7 +55,7 @@ _ENDS = (ShutdownEvent, TerminateEvent)
 
 
 class InputSource:
-    """Reads lines and emits an event for each, then `EndOfInputEvent`.
+    """Reads lines, emits an event for each, and emits `EndOfInputEvent` at the end.
 
     It never blocks the event loop or the program's exit.
 

@@ -47,9 +47,9 @@ class WebhookSource:
     it is too large, and 415 if it is compressed. It is 429 or 503 (with ``Retry-After``) under load, and 501 for a
     transfer coding other than chunked. Refused requests are logged at INFO, without their query and headers.
 
-    ``async with`` opens the port. The router does this when it starts. When the router stops, the response to new
-    requests is 503 until the lanes are empty. Then idle connections are closed, and requests in flight get a short time
-    to finish.
+    ``async with`` opens the port. The router enters the source when it starts. When the router stops, the response to
+    new requests is 503 until the lanes are empty. Then idle connections are closed, and requests in flight get a short
+    time to finish.
 
     Args:
         host: The address or host name to listen on, or ``"unix:/run/app.sock"`` for a Unix socket with mode 0600. An

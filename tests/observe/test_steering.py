@@ -416,7 +416,7 @@ async def test_the_last_lines_of_a_process_survive_its_restarts() -> None:
         assert await anext(following) == (["starts 2", "runs 2"], 0)
         assert console.lines("web", 3) == ["runs 1", "starts 2", "runs 2"]
         await following.aclose()
-        with pytest.raises(LookupError, match="'root/mute' has no output here"):
+        with pytest.raises(LookupError, match="no output of 'root/mute' is available"):
             console.lines("mute", 1)
         with pytest.raises(LookupError, match="no worker is called 'x'; available: root/web, root/mute"):
             console.lines("x", 1)

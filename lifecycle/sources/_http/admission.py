@@ -72,7 +72,7 @@ class Admission:
         return path
 
     def give_up(self, reason: str) -> None:
-        """Refuse all requests whose bodies have not arrived yet, with ``reason``."""
+        """Respond with 503 and ``reason`` to all requests whose bodies have not arrived yet."""
         self._bodies.give_up(reason)
 
     async def read(self, request: web.BaseRequest, path: str) -> tuple[WebhookEvent, str]:
@@ -288,14 +288,15 @@ async def _invite(request: web.BaseRequest) -> None:
 class RateLimiter:
     """Limits each client to ``count`` requests per ``seconds``. They can arrive in a burst or evenly spaced.
 
-    It uses the generic cell rate algorithm: for each client, it stores the time until which the allowance is used up.
+    It uses the generic cell rate algorithm: for each client, it stores the time when the full allowance is available
+    again.
     """
 
     def __init__(self, count: int, seconds: float, *, clients: int = _CLIENTS) -> None:
         self._seconds = seconds
         self._each = seconds / count
         self._clients = clients
-        # The time until which each client's allowance is used up. The client that has been idle longest comes first.
+        # The time when each client's full allowance is available again. The client with the longest idle time is first.
         self._booked: dict[str, float] = {}
 
     def __len__(self) -> int:

@@ -119,7 +119,7 @@ class WebhookServer:
     # -- handling a request ------------------------------------------------------------------------------------
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
-        """Refuse ``request``, or respond once its event is in its lane or inbox or, if configured, has been handled."""
+        """Refuse ``request``, or respond once its event has been queued, stored or, if configured, handled."""
         self._in_flight.begin()
         try:
             self._require_open()
@@ -313,7 +313,7 @@ class _InFlight:
     async def wait_done(self, seconds: float, *, handled: bool = False) -> None:
         """Wait at most ``seconds`` until no requests are waiting for space or, if ``handled`` is true, for a handler.
 
-        Requests that are being read are also waited for.
+        This also waits for requests that are being read.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

@@ -1,4 +1,4 @@
-"""An HTTP server, whose socket may be inherited from systemd, and its error responses.
+"""An HTTP server and its error responses. The server's socket may be inherited from systemd.
 
 Inherited sockets follow sd_listen_fds(3): ``LISTEN_FDS`` is the number of descriptors, starting at 3. ``LISTEN_PID`` is
 the pid of the process that they are intended for. This module needs aiohttp, so it is imported only when a server

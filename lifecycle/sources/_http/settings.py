@@ -169,7 +169,7 @@ def decoded(target: str) -> str | None:
 
 
 def _path_of_absolute(target: str) -> str:
-    """Return the path of ``http://host/path``, which is also a valid target, or ``""`` for any other text."""
+    """Return the path in a target of the form ``http://host/path``, or ``""`` for any other target."""
     try:
         parts = urlsplit(target)
     except ValueError:

@@ -62,7 +62,7 @@ class Hmac:
     Use this for senders without a dedicated scheme in this module. Deliveries have no id.
 
     Args:
-        secrets: One or more secrets. A signature made with any of them is valid, so you can rotate them.
+        secrets: One or more secrets. A signature made with any of the secrets is valid, so you can rotate them.
         header: The name of the header that contains the signature.
         algorithm: The name of a hash function in ``hashlib``.
         encoding: The encoding of the digest: ``"hex"`` (lower case) or ``"base64"``.
@@ -129,7 +129,7 @@ class GitHub:
     which is not signed.
 
     Args:
-        secrets: One or more secrets. A signature made with any of them is valid, so you can rotate them.
+        secrets: One or more secrets. A signature made with any of the secrets is valid, so you can rotate them.
 
     Raises:
         ValueError: if a secret is missing or empty.
@@ -166,13 +166,13 @@ class GitHub:
 
 
 class GitLab:
-    """GitLab's secret token, ``X-Gitlab-Token``. The header contains the secret itself and does not sign the body.
+    """GitLab's secret token, ``X-Gitlab-Token``. The header contains the secret itself, and the body is not signed.
 
     The delivery id comes from ``Idempotency-Key``, which is the same for all retries. Before GitLab 17.4, it comes from
     ``X-Gitlab-Webhook-UUID`` or ``X-Gitlab-Event-UUID``.
 
     Args:
-        tokens: One or more tokens. Any of them is valid, so you can rotate them.
+        tokens: One or more tokens. Any of the tokens is valid, so you can rotate them.
 
     Raises:
         ValueError: if a token is missing or empty, or cannot be sent in a header.
@@ -286,8 +286,8 @@ class Slack:
     Deliveries have no id. The event's id is in the body.
 
     Args:
-        secrets: One or more of the app's signing secrets. A signature made with any of them is valid, so you can rotate
-            them.
+        secrets: One or more of the app's signing secrets. A signature made with any of the secrets is valid, so you can
+            rotate them.
         tolerance: The maximum number of seconds between ``X-Slack-Request-Timestamp`` and now, in either direction.
 
     Raises:
@@ -466,7 +466,7 @@ def _check_matches(expected: Iterable[bytes], given: Iterable[bytes], name: str)
 
 
 def any_matches(expected: Iterable[bytes], given: Iterable[bytes]) -> bool:
-    """Return whether any of ``given`` is expected, in a time that does not depend on which one matches."""
+    """Return whether any of ``given`` is expected. The time taken does not depend on which one matches."""
     candidates = tuple(given)
     matches = False
     for each in expected:

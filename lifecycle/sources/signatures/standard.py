@@ -39,8 +39,8 @@ _KEY_SIZE = 32
 
 _ID, _TIME, _SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 
-#: The maximum number of signatures in a header. Rotating secrets takes two or three. We limit the number because
-#: verifying an asymmetric signature is expensive, and any client can send signatures.
+#: The maximum number of signatures in a header. Rotating secrets requires two or three signatures. We limit the number
+#: because verifying an asymmetric signature is expensive, and any client can send signatures.
 _MOST_SIGNATURES = 16
 
 
@@ -55,7 +55,7 @@ class StandardWebhooks:
     is signed.
 
     Args:
-        secrets: One or more secrets. A signature made with any of them is valid, so you can rotate them.
+        secrets: One or more secrets. A signature made with any of the secrets is valid, so you can rotate them.
         tolerance: The maximum number of seconds between ``webhook-timestamp`` and now, in either direction.
 
     Raises:
