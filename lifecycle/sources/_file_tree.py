@@ -291,7 +291,9 @@ class Tree:
         """Record an existing file. If its fingerprint is ambiguous, ``modified`` decides whether it has changed."""
         known = directory.files.get(name)
         is_listed = known is None and name in directory.files
-        if is_listed and modified is None and found.st_ctime_ns < self._listed_at:
+        # A link may lead to a file that is older than the list.
+        same_entry = name not in directory.links
+        if is_listed and same_entry and modified is None and found.st_ctime_ns < self._listed_at:
             return
         fingerprint = _fingerprint(found)
         if known is None:

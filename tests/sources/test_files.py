@@ -238,6 +238,23 @@ def test_listed_files_change_with_their_directory(listed: Tree, tmp_path: Path) 
     assert compared(listed) == {"c": "modified"}
 
 
+def test_a_listed_file_that_becomes_a_link_to_an_older_file_is_modified(listed: Tree, tmp_path: Path) -> None:
+    (tmp_path / "a").unlink()
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    assert compared(listed) == {"a": "modified"}
+    assert compared(listed) == {}
+
+
+def test_a_listed_link_that_has_not_changed_is_unchanged(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    wait_for_next_stamp(tmp_path)
+    tree = Tree([str(tmp_path)], Rules((), DEFAULT_IGNORES), recursive=True)
+    tree.list_files()
+    assert [*tree.take_changes()] == [str(tmp_path / "link")]
+    assert compared(tree) == {}
+
+
 def test_a_listed_file_that_becomes_a_directory_is_deleted(listed: Tree, tmp_path: Path) -> None:
     (tmp_path / "a").unlink()
     (tmp_path / "a").mkdir()
