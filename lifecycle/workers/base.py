@@ -140,7 +140,8 @@ class BaseWorker:
         self._pid: int | None = None
         self._created_at = time.time()
         self._started_at: float | None = None
-        self._start_called: float | None = None  # in loop time
+        # When `start` was called, in loop time.
+        self._start_called: float | None = None
         # The task that starts the worker.
         self._starting: asyncio.Task[WorkerFailed | None] | None = None
         # The future that completes once the worker has ended.
@@ -188,7 +189,7 @@ class BaseWorker:
     def _terminate(self, *, force: bool) -> Awaitable[None] | None:
         """Ask the worker to end or, if ``force`` is true, kill it. MUST NOT wait until the worker has ended.
 
-        Override it with a plain function, unless sending the request involves waiting.
+        Override this method with a plain function, unless sending the request involves waiting.
         """
         raise NotImplementedError
 

@@ -71,7 +71,7 @@ class Status(StrEnum):
     KILLED = "killed"
 
 
-#: The states that each state can change to.
+#: The states that can follow each state.
 TRANSITIONS: Final[Mapping[Status, frozenset[Status]]] = {
     Status.CREATED: frozenset({Status.PENDING, Status.STARTING, Status.STOPPED}),
     Status.PENDING: frozenset({Status.STARTING, Status.STOPPED}),
@@ -318,7 +318,7 @@ def cannot_start(name: str, error: BaseException, *, child: str | None = None) -
 
 
 def stopped_early(name: str) -> WorkerFailed:
-    """Return the error to raise in callers waiting for a worker to start if it is stopped first."""
+    """Return the error for callers that are waiting for a worker to start when it is stopped."""
     return WorkerFailed(f"{name!r} was stopped before it finished starting")
 
 

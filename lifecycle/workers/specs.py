@@ -167,7 +167,7 @@ class Spec:
             its output is discarded.
         probe_interval: Seconds between probes, randomly varied by up to 10 %. Defaults to 10 if ``probe`` is set.
             Otherwise, the child is not probed by default.
-        probe_timeout: Seconds after which a probe fails.
+        probe_timeout: Seconds to wait for a probe before it fails.
         failures: The number of consecutive failed probes after which the child is considered unhealthy.
         restart_unhealthy: Whether to restart the child when it becomes unhealthy. By default, its health is only
             reported.

@@ -1,9 +1,9 @@
 """The containment of a worker, which keeps its processes together and kills all of them when the worker ends.
 
-Containment has layers. The weakest is the process group, which every worker has. The next is the guard, a small process
-that kills all remaining processes when this program ends for any reason. If the system supports it, we add a cgroup or
-a pid namespace, which processes cannot leave by forking. A `Level` names the layers that a worker requests, and a table
-lists what each level requires.
+Containment has layers. The weakest layer is the process group, which every worker has. The next layer is the guard, a
+small process that kills all remaining processes when this program ends for any reason. If the system supports it, we
+add a cgroup or a pid namespace, which processes cannot leave by forking. A `Level` names the layers that a worker
+requests, and a table lists what each level requires.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _LAST = 1000
 
 
 class CallDispatcher:
-    """The entry point for calls to a running pool, along with the state that they share.
+    """The entry point for calls to a running pool, along with the state that the calls share.
 
     Args:
         pool: The pool, which hooks receive as their sender.

@@ -125,8 +125,8 @@ class WireCall:
         # How many more chunks the worker may send.
         self._granted = window
         self._more: asyncio.Future[None] | None = None
-        # True once the response has arrived. The future does not tell us, because it is cancelled along with its
-        # waiter.
+        # True once the response has arrived. The future does not show this, because it is cancelled along with
+        # its waiter.
         self._ended = False
         # Completes once a cancelled call is no longer running.
         self._stopped: asyncio.Future[None] | None = None

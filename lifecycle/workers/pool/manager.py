@@ -244,7 +244,7 @@ class WorkerManager:
             self.kill(worker, "error", f"it violated the protocol: {error}", counted=True)
 
     def _degrade(self, worker: PoolWorker, error: Exception) -> None:
-        """Stop giving calls to ``worker`` until it passes a health check."""
+        """Stop assigning calls to ``worker`` until it passes a health check."""
         self.scheduler.hold(worker)
         self._announce("degrade", worker, "health_check_failed", error)
 
@@ -337,7 +337,10 @@ class WorkerManager:
     # -- drain and recycle --------------------------------------------------------------------------------------------
 
     def drain(self, worker: PoolWorker, reason: Reason) -> None:
-        """Stop giving calls to ``worker``, and stop it after its last call. Replace it if the pool still needs it."""
+        """Stop assigning calls to ``worker``, and stop it after its last call.
+
+        If the pool still needs the worker, replace it.
+        """
         if not worker.phase.alive:
             return
         worker.end_cause = reason
@@ -354,7 +357,7 @@ class WorkerManager:
     def give_back_slot(self, worker: PoolWorker, session: str | None) -> None:
         """Release a slot taken for ``session``, whether or not its call was sent."""
         if worker.connection.closed:
-            # The worker is dead, even if we don't know yet how it exited. Don't give its slot to another call.
+            # The worker is dead, even if we don't know yet how it exited. Don't assign its slot to another call.
             self.scheduler.end_call(session)
             return
         if worker.leases == 1:
@@ -401,7 +404,7 @@ class WorkerManager:
     def _drain_outdated(self, *, replaced: bool = False) -> None:
         """Drain outdated workers.
 
-        While a current worker is starting, only drain outdated workers that are not ready. If there are none and
+        While a new worker is starting, only drain outdated workers that are not ready. If all of them are ready and
         ``replaced`` is true, drain one worker.
         """
         outdated = self.workers.outdated

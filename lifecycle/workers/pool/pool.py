@@ -63,7 +63,7 @@ class Pool(BaseWorker):
         size: The minimum and maximum number of workers.
         init: The arguments for the class, or the first message to send to the program.
         queue: The maximum number of calls that can wait for a worker. Further calls raise `PoolBusy`.
-        deadline: The default deadline for calls, in seconds. The time starts when a call is awaited.
+        deadline: The default deadline for calls, in seconds. The deadline is measured from when a call is awaited.
         concurrency: The maximum number of simultaneous calls per worker. If this is more than 1, plain functions run in
             threads, and async functions share one event loop.
         codec: The serialization format. ``"pickle"`` (default for a module) supports every value that Python can

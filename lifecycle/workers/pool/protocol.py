@@ -45,24 +45,26 @@ LIMIT = 64 * 1024 * 1024
 CODEC = "LIFECYCLE_POOL_CODEC"
 #: The frames that a worker can send, with the types of the items after the tag.
 FROM_WORKER: dict[str, tuple[Any, ...]] = {
-    "hello": (int, int, str),  # version, pid, language
+    "hello": (int, int, str),  # `version`, `pid`, `language`
     "ready": (),
-    "result": (int, object),  # ID, value
-    "error": (int, str, str, str, bool),  # ID, type, message, traceback, whether the call was cancelled
-    "chunk": (int, object),  # ID, value
-    "end": (int,),  # ID
-    "pong": (int, int | None, int | float, int),  # number, ID of the running call, its age in seconds, memory in bytes
+    "result": (int, object),  # `id`, `value`
+    "error": (int, str, str, str, bool),  # `id`, `type`, `message`, `traceback`, `was_cancelled`
+    "chunk": (int, object),  # `id`, `value`
+    "end": (int,),  # `id`
+    # `number`, `id`, `age`, `rss`. The age of the running call is in seconds, and the resident memory is in bytes.
+    "pong": (int, int | None, int | float, int),
 }
 #: The frames that the parent can send.
 FROM_PARENT: dict[str, tuple[Any, ...]] = {
     "setup": (dict,),
-    "trace": (int, str),  # ID of the next call, traceparent
-    # ID, function, args, kwargs, budget, window; pickled arguments are bytes
+    "trace": (int, str),  # `id`, `traceparent`
+    # `id`, `function`, `args`, `kwargs`, `budget`, `window`. Pickled arguments are bytes.
     "call": (int, str, (list, bytes), (dict, bytes), int | float | None, int),
-    "cancel": (int, str),  # ID, reason
-    "credit": (int, int),  # ID, number of chunks
-    "ping": (int,),  # number
-    "bye": (int | float,),  # seconds until the worker must exit
+    "cancel": (int, str),  # `id`, `reason`
+    "credit": (int, int),  # `id`, `chunks`
+    "ping": (int,),  # `number`
+    # The number is how many seconds the worker may take to exit.
+    "bye": (int | float,),
 }
 
 

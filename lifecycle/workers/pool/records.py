@@ -28,7 +28,7 @@ class CallSpec:
         function: The function, or its name.
         args: The positional arguments.
         kwargs: The keyword arguments.
-        session: The session. The call is sent to the worker that holds it.
+        session: The session. The call is sent to the worker that holds the session.
         deadline: Seconds to wait for the result, starting now. Defaults to the pool's deadline.
         patient: Whether the call can wait even if the queue is full.
 

@@ -135,7 +135,7 @@ class Scheduler:
     # -- workers ----------------------------------------------------------------------------------------------------
 
     def hold(self, worker: PoolWorker) -> None:
-        """Stop giving calls to ``worker``, which is unhealthy, until it is offered again."""
+        """Stop assigning calls to ``worker``, which is unhealthy, until it is offered again."""
         self.queue.withdraw(worker)
         if self._mode == "hint":
             self._sessions.drop(worker.id, self._loop.time())

@@ -291,8 +291,8 @@ def check_size(name: str, low: int, high: int) -> tuple[int, int]:
         raise TypeError(f"size of {name!r} must be two whole numbers, such as (1, 4), got {(low, high)!r}")
     if not 0 <= low <= high or high < 1:
         raise ValueError(
-            f"size of {name!r} must be a minimum of 0 or more and a maximum of 1 or more that is at least the minimum, "
-            f"got {(low, high)!r}"
+            f"size of {name!r} must be a minimum of 0 or more and a maximum of 1 or more, with "
+            f"minimum <= maximum, got {(low, high)!r}"
         )
     return low, high
 

@@ -160,7 +160,7 @@ class Lease:
         return Stream(self._dispatcher, self._call_spec(function, args, kwargs, deadline), self._held())
 
     def discard(self) -> None:
-        """Mark the worker to be replaced when the lease ends, for example because its state is corrupt."""
+        """Replace the worker when the lease ends, for example because its state is corrupt."""
         self._dispatcher.manager.drain(self._held().worker, "error")
 
     async def __aenter__(self) -> Self:

@@ -47,7 +47,7 @@ class PoolWorker(ProcessWorker):
 
     Args:
         name: The pool's name followed by a number. This is also the worker's ID.
-        settings: The settings of the pool.
+        settings: The pool's settings.
         pool: The pool, which hooks receive as their sender.
         generation: The pool's generation when the worker is created.
         on_close: A function to call with the worker once it no longer accepts calls.
@@ -98,7 +98,7 @@ class PoolWorker(ProcessWorker):
         self.end_cause: Reason | None = None
         #: A description of why the worker was killed. Empty if the exit code already shows the reason.
         self.fault = ""
-        #: The number of consecutive workers that failed before this one replaced them.
+        #: How many workers failed in a row before this worker replaced them.
         self.attempt = 0
         #: True once the worker has completed a call.
         self.has_answered = False

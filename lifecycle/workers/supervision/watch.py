@@ -64,10 +64,10 @@ class Watches:
     """A supervisor's watches, linked to those of its parent supervisor."""
 
     def __init__(self) -> None:
-        #: True if this supervisor or any of its ancestors has ever had a watch. If not, a change costs no more than
-        #: this check.
+        #: True if this supervisor or any of its ancestors has ever had a watch. If not, this check is the only
+        #: cost of a change.
         self.used: bool = False
-        # Weak references, because an abandoned iterator must not keep its watch alive.
+        # We use weak references, because an abandoned iterator must not keep its watch alive.
         self._watches: WeakSet[Watch] | None = None
         self._closed = False
         self._parent: Watches | None = None
