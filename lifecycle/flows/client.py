@@ -165,7 +165,7 @@ class Flows:
                 from the stored run's values, an error is raised, either here or when you await the run.
 
         Returns:
-            The run. Await it for its results.
+            The run. Await the run to get its results.
 
         Raises:
             MissingDependencies: if an argument for a task is missing. No task has started.

@@ -55,7 +55,7 @@ Row = tuple[Any, ...]
 
 
 class Statement(NamedTuple):
-    """A statement, with ``values`` for its ``:names``."""
+    """A statement, and the ``values`` of the ``:names`` in its text."""
 
     text: str
     values: Mapping[str, Any]
