@@ -50,7 +50,7 @@ _KNOWN = {"specversion", "id", "source", "type", "subject", "time", "datacontent
 
 
 def _attributes_of(event: Topical, source: str) -> dict[str, str]:
-    """Return the attributes that all events have. If ``event`` has no ``id``, it gets a new one.
+    """Return the attributes that all events have. If ``event`` has no ``id``, generate a new id.
 
     Raises:
         Unpublishable: if the id is longer than 1,024 characters.

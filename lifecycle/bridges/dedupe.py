@@ -88,7 +88,7 @@ class Failures:
     """The failures of a group's events, which are kept in the bucket ``FAILURES`` and in ``dedupe``.
 
     The bucket is created when the first failure occurs. If the account does not allow this, each process only counts
-    its own failures. A process also does so for half a minute after the server fails to respond to a request.
+    its own failures. If the server does not respond to a request, the process only counts its own for half a minute.
     """
 
     def __init__(self, connection: Connection, settings: Settings, dedupe: DedupeCache) -> None:

@@ -43,7 +43,7 @@ _LONGEST = 200
 #: Seconds before retrying a write that got no response.
 _AGAIN = 0.2
 
-#: How many seconds the route may take to accept the last event of a leader that was removed.
+#: How many seconds the route may take to accept the last event from a removed leader.
 _FINAL_ANSWERS = 1.0
 
 
@@ -66,8 +66,8 @@ class Leader:
     A `Leader` emits ``leader/<name>/gained`` when this process becomes the leader, and ``leader/<name>/lost`` when it
     loses the leadership. Both events are `LeaderEvent` objects. The leader holds a lease on the server, and renews it
     three times per ``lease`` seconds. If the leader dies or is cut off, another process becomes the leader about a
-    second after the lease expires. On a clean shutdown, the leader emits the loss, waits for its handlers, and gives
-    the lease back, so that another process can become the leader immediately.
+    second after the lease expires. On a clean shutdown, the leader emits the ``lost`` event, waits for its handlers,
+    and gives the lease back. Another process can then become the leader immediately.
 
     If a leader cannot renew its lease, it gives up the leadership before the lease expires according to its own clock.
     If a process is suspended for too long, it is no longer the leader when it continues: `token` is None, and `put`
@@ -241,7 +241,7 @@ class Leader:
             await self._stirred.wait()
 
     async def _last_words(self, emit: Emit) -> None:
-        """Emit the loss of leadership if the leader was removed or has failed."""
+        """Emit a ``lost`` event if this process was the leader, because the source was removed or has failed."""
         assert self._elector is not None
         self._elector.resign()
         self._elector.lease.forget()

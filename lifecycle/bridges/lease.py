@@ -44,8 +44,8 @@ __all__ = [
 ]
 
 
-#: The fraction of a lease that its holder leaves unused, so that it stops before the server gives the lease to another
-#: process.
+#: The fraction of a lease that its holder leaves unused. The holder therefore stops before the server gives the lease
+#: to another process.
 _MARGIN = 0.1
 
 #: How many seconds to allow for giving the lease back.
@@ -185,8 +185,8 @@ STREAM = f"KV_{BUCKET}"
 #: How many seconds to wait for a response.
 _ANSWER = 2.0
 
-#: Two error codes. The first means that there is a newer revision. The second means that another write, perhaps from
-#: this process, is in progress.
+#: Two error codes. The first code means that there is a newer revision. The second code means that another write,
+#: perhaps from this process, is in progress.
 _WRONG_SEQUENCE = (10071, 10164)
 
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"

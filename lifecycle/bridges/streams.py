@@ -52,7 +52,7 @@ _KEPT = 7 * 24 * 3600.0
 #: The number of replicas when creating a stream in a cluster.
 _COPIES = 3
 
-#: The maximum number of unacknowledged events in a group. If the order is strict, it is 1 instead.
+#: The maximum number of unacknowledged events in a group. In strict order, the maximum is 1 instead.
 _GROUP_PENDING = 10_000
 
 #: Seconds to wait for a response, the number of attempts, and seconds between them. Clusters need a while to elect a
@@ -62,8 +62,8 @@ _ANSWER, _TRIES, _PAUSE = 3.0, 5, 1.0
 #: The number of attempts between warnings about a cluster without a leader.
 _WARN_EVERY = 30
 
-#: Error codes. The first two mean that JetStream is disabled, so waiting is pointless. The last one means that the
-#: cluster has fewer servers than the requested number of replicas.
+#: Error codes. The first two codes mean that JetStream is disabled, so waiting is pointless. The last code means that
+#: the cluster has fewer servers than the requested number of replicas.
 _DISABLED, _NO_PEERS = (10039, 10076), 10005
 
 #: Error code: the consumer's stream does not exist.
