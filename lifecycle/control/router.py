@@ -462,7 +462,7 @@ class Router:
             NotHandled: if no route matches and the router has no fallback.
             InvalidTopic: if the topic is invalid.
             TypeError: if the object has no topic.
-            LaneFull: if the lane is full and waiting would be a deadlock, because the router is not running or the
+            LaneFull: if the lane is full and waiting would cause a deadlock, because the router is not running or the
                 calling handler would wait for itself.
         """
         return _taken(await self._dispatcher.accept(event))

@@ -28,7 +28,7 @@ _log = logging.getLogger("lifecycle.control")
 #: Seconds after which a task that ignores its cancellation is logged and abandoned.
 _GRACE = 1.0
 
-#: How long, in seconds, sources have to settle, which means storing the results of their events.
+#: The time limit, in seconds, for sources to settle, which means storing the results of their events.
 _SETTLING = 5.0
 
 #: The maximum number of topics in the log message about unfinished events.

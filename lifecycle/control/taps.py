@@ -198,9 +198,9 @@ def add_relay(
     Bridges use this. Return a function that removes the relay.
 
     The handler returns whether to pass the event on. If it returns true, the event continues to its debouncer and route
-    as if it had just been emitted. Awaiting its `Delivery` waits for both, and the event is considered handled even if
-    no route takes it. If the handler returns false, the delivery ends. If it raises `NotHandled`, the event is passed
-    on as if there had been no relay. Any other error ends the delivery.
+    as if it had just been emitted. Awaiting its `Delivery` waits for the relay and the route, and the event is
+    considered handled even if no route takes it. If the handler returns false, the delivery ends. If it raises
+    `NotHandled`, the event is passed on as if there had been no relay. Any other error ends the delivery.
 
     A relay has its own lane with ``concurrency`` tasks. If there is only one task, events are handled in order. The
     router's middleware does not wrap the relay.

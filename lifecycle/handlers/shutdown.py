@@ -69,7 +69,7 @@ def _shut_lifetime_down() -> None:
 
 
 class TerminateHandler:
-    """Suspends the program, so that state is saved, and then shuts it down.
+    """Suspends the program to save its state, and then shuts it down.
 
     ``suspend`` is a `SuspendHandler`, another object with ``suspend()``, or a handler that is called with a
     `SuspendEvent`. ``shutdown`` is a handler that is called with a `ShutdownEvent`. Either may be None. If ``suspend``

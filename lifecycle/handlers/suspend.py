@@ -207,7 +207,7 @@ class SuspendHandler:
         return last
 
     def _planned(self) -> _State:
-        """Return the state that all requested transitions lead to."""
+        """Return the state after all requested transitions have finished."""
         pending = self._pending()
         return pending.target if pending else _State.SUSPENDED if self.suspended else _State.RUNNING
 

@@ -422,7 +422,7 @@ class Life:
         self.failures: Final[dict[str, BaseException]] = {}
         #: Called with the error of a supervisor that failed in the block itself.
         self.supervisor_failed: Callable[[BaseException], None] = _nothing
-        #: Routers and other components that drain.
+        #: Routers and other components that can be drained.
         self.draining: Final = Draining(self)
         #: Called in the loop once the shutdown has begun.
         self.interrupt: Callable[[], None] = _nothing
@@ -499,7 +499,7 @@ class Life:
 
     def _begun(self) -> None:
         self._has_begun = True
-        # Iterate over a copy, because a plain function may wait in a thread with its own loop.
+        # Iterate over a copy, because another thread with its own loop may add or remove a wait.
         for wait in tuple(self._stop_waits):
             if not wait.done():
                 wait.set_result(None)
@@ -716,7 +716,7 @@ class _BackgroundTasks:
     async def cancel(self, timeout: float | None = None) -> None:
         """Cancel all tasks, including new ones, and wait for them.
 
-        After ``timeout``, log the names of those still running.
+        After ``timeout``, log the names of the tasks that are still running.
         """
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout

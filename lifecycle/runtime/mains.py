@@ -183,7 +183,7 @@ class AnnouncedMain(Main):
 #: How often, in seconds, to check whether a server has started.
 _SERVER_POLL = 0.01
 
-#: How long, in seconds, a server has to respond to the requests that it has begun to handle.
+#: The time limit, in seconds, for a server to respond to the requests that it has begun to handle.
 _SERVER_GRACE = 10.0
 
 

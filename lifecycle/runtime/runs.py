@@ -61,8 +61,8 @@ def run(  # keyword settings of a program
     functions returns, when a main fails, or when all mains have ended. SIGTERM, Ctrl+C and `shutdown` stop it earlier.
 
     When the program ends, `run` restores the signal handlers and terminal modes. Outside the main thread, it does not
-    handle signals. If the process is PID 1, `run` reaps orphans. If systemd has set NOTIFY_SOCKET, `run` notifies it
-    when all mains have started, when the program reloads, and when the shutdown begins, and sends watchdog pings.
+    handle signals. If the process is PID 1, `run` reaps orphans. If systemd has set NOTIFY_SOCKET, `run` sends watchdog
+    pings, and notifies systemd when all mains have started, when the program reloads, and when the shutdown begins.
 
     Args:
         mains: Async functions without arguments, routers, workers, supervisors, objects with ``async def run()``, or a
@@ -254,8 +254,8 @@ class _Program:
 
 # -- a block ----------------------------------------------------------------------------------------------------------
 
-#: How long, in seconds, a host has to exit by itself after a supervisor in the block has failed and cancelled the
-#: block.
+#: The time limit, in seconds, for a host to exit by itself after a supervisor in the block has failed and cancelled
+#: the block.
 _HOST_GRACE = 0.5
 
 

@@ -282,7 +282,7 @@ class Draining:
 
 _FINAL = frozenset({"stopped", "finished", "failed", "killed"})
 
-#: How long, in seconds, a killed worker has to exit.
+#: The time limit, in seconds, for a killed worker to exit.
 _KILL_GRACE = 2.0
 
 #: The current main. The workers that it starts are stopped right after the main.

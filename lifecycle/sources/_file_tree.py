@@ -93,7 +93,7 @@ class Tree:
         # Directories known to be unwatchable. We search for them only when one of them makes a watch fail.
         self._unwatchable: set[str] = set()
         self._warned_of_names = False
-        # The time of the first `list_files`, in nanoseconds, as the file system stamps it.
+        # The time of the first `list_files` in nanoseconds, minus the tolerance for file timestamps.
         self._listed_at = 0
 
     @property

@@ -138,7 +138,7 @@ class InboxStore:
         await self._journal.run(WEBHOOKS.release_all)
 
     async def due(self) -> tuple[list[Message], float]:
-        """Return the oldest messages that are free and due, and the number of seconds until more may be due.
+        """Return the oldest messages that are due and unclaimed, and the number of seconds until more may be due.
 
         A message that cannot be read becomes a dead letter.
         """

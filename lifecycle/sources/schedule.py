@@ -55,9 +55,10 @@ class ScheduleSource:
     skipped hour is sent right after that hour. When they go back, a tick at a fixed hour is sent only once, as in
     Debian's cron.
 
-    A tick is missed if the program was not running when it was due, or was more than a minute late because, for
-    example, the machine was asleep. ``catch_up`` determines what happens to missed ticks. With a ``state`` file, a tick
-    is recorded as done only once its handler has finished. If a crash interrupts the handler, the tick is sent again.
+    A tick is missed if the program was not running when the tick was due, or if the tick was more than a minute late,
+    for example because the machine was asleep. ``catch_up`` determines what happens to missed ticks. With a ``state``
+    file, a tick is recorded as done only once its handler has finished. If a crash interrupts the handler, the tick is
+    sent again.
 
     Args:
         expression: Five fields (minute, hour, day of month, month, day of week), six fields with seconds first, or one

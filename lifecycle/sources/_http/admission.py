@@ -165,9 +165,9 @@ class _Bodies:
 
     Each body is limited in size and time. Together, the bodies share a memory limit.
 
-    Slow clients share enough memory for ``limits.pending`` full bodies, and the slow clients of all servers share
-    ``most`` connections. If a shared limit is exceeded, the slow client that has been sending for the longest time is
-    refused. As a result, slow clients affect each other but not fast clients.
+    The slow clients of this server share enough memory for ``limits.pending`` full bodies. The slow clients of all
+    servers share ``most`` connections. If a shared limit is exceeded, the slow client that has been sending for the
+    longest time is refused. As a result, slow clients affect each other but not fast clients.
     """
 
     def __init__(self, limits: Limits, most: int) -> None:

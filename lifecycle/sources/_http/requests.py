@@ -41,7 +41,7 @@ _STILL_RUNNING = 504
 #: The maximum number of characters of a path that are logged.
 _LONGEST_PATH = 200
 
-#: How long, in seconds, requests in flight have to finish.
+#: The time limit, in seconds, for finishing requests in flight.
 _GRACE = 3.0
 
 #: A shorter limit, in seconds, that applies when the server closes. Requests still waiting for space are then refused.

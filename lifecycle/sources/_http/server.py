@@ -32,10 +32,10 @@ __all__ = ["Listener", "Refused", "json_response", "problem"]
 
 _log = logging.getLogger("lifecycle.sources")
 
-#: How long, in seconds, a connection has to send its last response when the server closes.
+#: The time limit, in seconds, for sending the last response on a connection when the server closes.
 _LAST_ANSWERS = 0.5
 
-#: How long, in seconds, connected clients have to send a request when another process takes over the socket.
+#: The time, in seconds, that connected clients have to send a request when another process takes over the socket.
 _LAST_REQUESTS = 1.0
 
 #: The maximum number of clients waiting to be accepted. The system may allow fewer.

@@ -49,7 +49,7 @@ class StandardWebhooks:
 
     A secret is ``whsec_…`` (shared by both sides) or ``whpk_…`` (the sender's public key, which needs the extra
     ``ed25519``). Each kind of secret verifies only signatures of its own version. Text without a prefix is a shared
-    secret in base64. Bytes without a prefix are the key itself. ``whsk_…`` is a private key, which is for senders.
+    secret in base64. Bytes without a prefix are the key itself. ``whsk_…`` is a private key, used by senders.
 
     The header may contain several signatures, one of which must match. The delivery id comes from ``webhook-id``, which
     is signed.
@@ -177,7 +177,7 @@ class _KeyPair:
 
 
 def _read_keys(secrets: tuple[str | bytes, ...]) -> tuple[_SharedKey | _KeyPair, ...]:
-    """Return the keys of the secrets.
+    """Convert the secrets to keys.
 
     Raises:
         ValueError: if a secret is missing, empty, not base64, or not a key.
