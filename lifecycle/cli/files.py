@@ -15,10 +15,12 @@ from lifecycle.cli.output import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
+    from typing import Self
 
     from lifecycle.journal import Schema
 
 __all__ = [
+    "Replaced",
     "check_file",
     "did_you_mean",
     "interpolated",
@@ -105,6 +107,8 @@ def texts(key: str, value: Any) -> list[str]:
 
 def shown(value: Any) -> str:
     """Return a value in TOML syntax."""
+    if isinstance(value, Replaced):
+        value = value.written
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else repr(value)
@@ -112,6 +116,21 @@ def shown(value: Any) -> str:
 
 #: Matches a reference to a variable. A second dollar sign makes it literal text.
 _REFERENCE: Final = re.compile(r"\$(?P<literal>\$)?\{(?P<name>[^}:]*)(?::-(?P<default>[^}]*))?\}")
+
+
+class Replaced(str):
+    """Text in which references to variables were replaced. Their values may be secret: show ``written`` instead."""
+
+    __slots__ = ("written",)
+
+    #: The text before the replacement.
+    written: str
+
+    def __new__(cls, text: str, written: str) -> Self:
+        """Return ``text``, which was ``written`` with references in a file."""
+        replaced = super().__new__(cls, text)
+        replaced.written = written
+        return replaced
 
 
 def interpolated(value: Any, variables: Mapping[str, str]) -> Any:
@@ -122,7 +141,8 @@ def interpolated(value: Any, variables: Mapping[str, str]) -> Any:
     """
     match value:
         case str():
-            return _REFERENCE.sub(lambda found: _replacement(found, variables), value)
+            text = _REFERENCE.sub(lambda found: _replacement(found, variables), value)
+            return value if text == value else Replaced(text, value)
         case list():
             items: list[Any] = value  # pyright: ignore[reportUnknownVariableType]  # TOML
             return [interpolated(each, variables) for each in items]

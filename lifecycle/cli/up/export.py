@@ -13,7 +13,7 @@ from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING, Final
 
-from lifecycle.cli.files import permissions_checked, read_env
+from lifecycle.cli.files import Replaced, permissions_checked, read_env
 from lifecycle.cli.output import DONE, ConfigError, UsageError, stderr_console, write
 from lifecycle.cli.up.processes import environment, find_file, read_file
 from lifecycle.cli.up.run import env_files_of
@@ -109,7 +109,7 @@ class _Units:
         """Return messages about settings that have no equivalent in systemd."""
         waits = {name for each in processes for name, need in each.needs.items() if need in ("up", "healthy")}
         found = [
-            f"{each.name}: systemd does not wait for its ready = {each.ready!r}; use ready = 'notify' if possible"
+            f"{each.name}: systemd does not wait until it is ready; use ready = 'notify' if possible"
             for each in processes
             if each.name in waits and each.ready not in (None, "notify")
         ]
@@ -130,6 +130,7 @@ class _Units:
                 *_type(process),
                 f"WorkingDirectory={_path(process.cwd)}",
                 *(f'Environment="{name}={_escaped(value)}"' for name, value in _own(process, self.shared).items()),
+                # The variables in this file take precedence.
                 *([f"EnvironmentFile={_path(self._env_file(process))}"] if secrets else ()),
                 f"ExecStart={_command(process)}",
                 *([] if process.user is None else [f"User={process.user}"]),
@@ -146,11 +147,12 @@ class _Units:
         return [f"{key}={' '.join(names)}" for key, names in values.items() if names]
 
     def _variables(self, process: Process) -> dict[str, str]:
-        """Return the variables from env files, except those that the unit sets. They may be secret."""
+        """Return the variables that may be secret: those from env files and the table, and words of the command."""
+        own = _own(process, self.shared)
         files = (*self.shared, *filter(None, [process.env_file]))
-        found = {name: value for file in files for name, value in read_env(file).items()}
-        # In systemd, a file's variables take precedence over the unit's.
-        return {name: value for name, value in found.items() if name not in _own(process, self.shared)}
+        found = {name: value for file in files for name, value in read_env(file).items() if name not in own}
+        table = {name: value for name, value in process.env.items() if own.get(name) != value}
+        return found | table | {_word(number): word for number, word in _replaced(process).items()}
 
     def _service(self, name: str) -> str:
         return f"{self.app}-{name}.service"
@@ -160,10 +162,20 @@ class _Units:
 
 
 def _own(process: Process, shared: Sequence[Path]) -> dict[str, str]:
-    """Return the variables in the unit: the table's variables, PORT, and our PATH, to find the same programs."""
+    """Return the variables in the unit: PORT, and our PATH, to find the same programs."""
     known = environment(process, *shared)
     port = {} if process.port is None else {"PORT": known["PORT"]}
-    return {"PATH": known.get("PATH", os.defpath), "PYTHONUNBUFFERED": "1", **port, **process.env}
+    return {"PATH": os.environ.get("PATH", os.defpath), "PYTHONUNBUFFERED": "1", **port}
+
+
+def _replaced(process: Process) -> dict[int, str]:
+    """Return the words of the command that contain the values of variables, by their position."""
+    return {number: word for number, word in enumerate(process.argv) if isinstance(word, Replaced)}
+
+
+def _word(number: int) -> str:
+    """Return the variable that contains a word of the command."""
+    return f"LIFECYCLE_WORD_{number}"
 
 
 def _type(process: Process) -> list[str]:
@@ -196,11 +208,13 @@ def _stop(process: Process) -> list[str]:
 
 def _command(process: Process) -> str:
     """Return the value of ExecStart. ``env`` finds a program without a path, because systemd would ignore PATH."""
-    program, *words = process.argv
+    program, replaced = process.argv[0], _replaced(process)
     path = str(process.cwd / program) if "/" in program else program
-    if not _PLAIN.fullmatch(path):
-        words, path = [path, *words], "/usr/bin/env"
-    return " ".join([path, *(f'"{_escaped(word).replace("$", "$$")}"' for word in words)])
+    words = [f'"{_escaped(word).replace("$", "$$")}"' for word in (path, *process.argv[1:])]
+    for number in replaced:
+        words[number] = f'"${{{_word(number)}}}"'
+    words[:1] = [path] if _PLAIN.fullmatch(path) and 0 not in replaced else ["/usr/bin/env", words[0]]
+    return " ".join(words)
 
 
 def _escaped(text: str) -> str:

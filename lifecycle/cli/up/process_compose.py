@@ -11,7 +11,7 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from lifecycle.cli.files import did_you_mean, read_env, read_text, shown
+from lifecycle.cli.files import Replaced, did_you_mean, read_env, read_text, shown
 from lifecycle.cli.output import ConfigError
 from lifecycle.cli.up.processes import process_of
 
@@ -224,7 +224,7 @@ class _Reader:
             return [*self._shell, line]
         if not isinstance(words, list) or not words:
             raise ValueError(f'{node.path} has no command; add one, such as command: "python app.py"')
-        return [str(word) for word in cast("list[object]", words)]
+        return [word if isinstance(word, str) else str(word) for word in cast("list[object]", words)]
 
     def _env_file(self, node: _Node) -> dict[str, str]:
         file = node.text("env_file")
@@ -338,9 +338,10 @@ def _expanded(value: Any, variables: Mapping[str, str], at: str = "") -> Any:
             replaced = _in_shell if in_shell else _required
             parts = value.split("$$")
             try:
-                return "$".join(_REFERENCE.sub(lambda found: replaced(found, variables), part) for part in parts)
+                text = "$".join(_REFERENCE.sub(lambda found: replaced(found, variables), part) for part in parts)
             except ValueError as error:
                 raise ValueError(f"{at}: {error}") from None
+            return text if text == "$".join(parts) else Replaced(text, value)
         case _:
             return value
 

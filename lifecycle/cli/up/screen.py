@@ -11,6 +11,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Final, cast
 
 from lifecycle._text import plural
+from lifecycle.cli.files import Replaced
 from lifecycle.cli.logs import console_for, json_line
 from lifecycle.cli.output import (
     DONE,
@@ -301,7 +302,8 @@ def _planned(process: Process, env: Mapping[str, str]) -> str:
         "variables": ", ".join(sorted(name for name, value in env.items() if os.environ.get(name) != value)),
         "after": ", ".join(needs),
     }
-    command = process.command if isinstance(process.command, str) else shlex.join(process.command)
+    words = [each.written if isinstance(each, Replaced) else each for each in process.argv]
+    command = process.command if isinstance(process.command, str) else shlex.join(words)
     return f"{process.name}: {command}\n" + "".join(f"  {fact}: {text}\n" for fact, text in facts.items() if text)
 
 

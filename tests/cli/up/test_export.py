@@ -77,7 +77,7 @@ def test_a_target_starts_a_service_for_each_process(here: Path, capsys: pytest.C
             *(f"-{each.replace('service', 'env')}" for each in names),
         )
     )
-    assert "db: systemd does not wait for its ready = 'port:5432'" in said.err
+    assert "db: systemd does not wait until it is ready; use ready = 'notify'" in said.err
     assert "db: probe is left out" in said.err
     assert unit(units / "a_b_c.target")["WantedBy"] == ["multi-user.target"]
     assert sorted(unit(units / "a_b_c.target")["Wants"][0].split()) == [f"a_b_c-{name}" for name in names]
@@ -103,10 +103,10 @@ def test_special_characters_are_escaped_and_secrets_are_in_a_private_file(here: 
     assert seed["ExecStart"] == [r'/usr/bin/env "python" "seed.py" "a\"b\\c $$HOME 100%% é" ";" "line\nbreak\x07"']
     assert web["ExecStart"] == [r'/bin/sh "-c" "echo \"$$PORT\" 50%%"']
     assert web["WorkingDirectory"] == [str(here).replace("%", "%%")]
-    assert web["Environment"] == ['"PATH=/srv/bin:/usr/bin"', '"PYTHONUNBUFFERED=1"', r'"A=q\"$x%%\\ y"', '"PORT=8"']
+    assert web["Environment"] == ['"PATH=/srv/bin:/usr/bin"', '"PYTHONUNBUFFERED=1"']
     assert web["EnvironmentFile"] == [str(here / "a_b_c-web.1.env").replace("%", "%%")]
     secret = here / "a_b_c-web.1.env"
-    assert secret.read_text().splitlines()[1:] == [r'SECRET="p\$w\"d\`\\"']
+    assert secret.read_text().splitlines()[1:] == [r'SECRET="p\$w\"d\`\\"', r'A="q\"\$x%\\ y"', 'PORT="8"']
     assert secret.stat().st_mode & 0o777 == 0o600
     assert "p$w" not in (here / "a_b_c-web.1.service").read_text()
     if (verify := shutil.which("systemd-analyze", path="/usr/bin:/bin")) is not None:
@@ -116,6 +116,58 @@ def test_special_characters_are_escaped_and_secrets_are_in_a_private_file(here: 
         done = subprocess.run([verify, "verify", "--man=no", *files], capture_output=True, text=True, check=False)
         ours = [line for line in done.stderr.splitlines() if "a_b_c" in line]
         assert ours == []
+
+
+def check_secret_stays_private(here: Path, capsys: pytest.CaptureFixture[str], name: str) -> dict[str, list[str]]:
+    """Export the processes, and check that only the private file contains the secret. Returns the unit."""
+    assert main(["up", "-f", name, "--dry-run"]) == 0
+    assert main(["export", "systemd", "-f", name, "out"]) == 0
+    said = capsys.readouterr()
+    assert "s3cr3t" not in said.out + said.err
+    readable = [path for path in (here / "out").iterdir() if "s3cr3t" in path.read_text()]
+    assert [(path.name, path.stat().st_mode & 0o777) for path in readable] == [("a_b_c-web.env", 0o600)]
+    return unit(here / "out" / "a_b_c-web.service")
+
+
+def test_references_to_variables_do_not_put_secrets_into_units(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / ".env").write_text("PW=s3cr3t$\n")
+    (here / "lifecycle.toml").write_text(
+        """
+        [processes.web]
+        command = ["serve", "--pw=${PW}", "$${PW}"]
+        env = { URL = "pg://u:${PW}@h" }
+        ready = "line:${PW}"
+        restart = "always"
+        [processes.other]
+        command = "true"
+        env = { PW = "" }
+        after = ["web"]
+        """
+    )
+    web = check_secret_stays_private(here, capsys, "lifecycle.toml")
+    assert web["ExecStart"] == ['/usr/bin/env "serve" "${LIFECYCLE_WORD_1}" "${LIFECYCLE_WORD_2}"']
+    assert unit(here / "out" / "a_b_c-web.env") == {
+        "PW": [r'"s3cr3t\$"'],
+        "URL": [r'"pg://u:s3cr3t\$@h"'],
+        "LIFECYCLE_WORD_1": [r'"--pw=s3cr3t\$"'],
+        "LIFECYCLE_WORD_2": [r'"\${PW}"'],
+    }
+
+
+def test_values_from_files_of_process_compose_do_not_reach_units(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("yaml")
+    (here / ".env").write_text("PW=s3cr3t\n")
+    (here / "web.env").write_text("DB_PASSWORD=s3cr3t-too\n")
+    (here / "pc.yaml").write_text(
+        """
+        environment: ["GLOBAL=${PW}"]
+        processes: { web: { command: "serve --pw ${PW}", env_file: web.env } }
+        """
+    )
+    web = check_secret_stays_private(here, capsys, "pc.yaml")
+    assert web["ExecStart"] == ['/usr/bin/env "bash" "-c" "${LIFECYCLE_WORD_2}"']
 
 
 def test_lines_of_a_procfile_get_ports_and_are_always_restarted(here: Path) -> None:
