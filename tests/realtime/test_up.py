@@ -660,10 +660,10 @@ def test_up_continues_while_its_process_is_stopped_by_hand(tables: Callable[...,
     program.stop()
 
 
-def ctl(runtime: Path, *words: str) -> subprocess.Popen[bytes]:
+def ctl(runtime: Path, *words: str, stderr: int | None = None) -> subprocess.Popen[str]:
     """Run `lifecycle ctl` on the only program that has its socket in ``runtime``."""
     command = [sys.executable, "-m", "lifecycle", "ctl", *words]
-    return subprocess.Popen(command, env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)})
+    return subprocess.Popen(command, env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)}, stderr=stderr, text=True)
 
 
 def test_processes_of_process_compose_run(up: Callable[..., Running], here: Path) -> None:
@@ -751,7 +751,37 @@ class TestScale:
         assert (status, "web.2 was not added" in text, "status 3" in text) == (1, True, True)
         assert answered(tmp_path, "scale", "web=0") == (0, "web: no copy\n")
         assert answered(tmp_path, "status")[0] == 0
-        program.stop()
+        status, text = answered(tmp_path, "scale", "web=1")
+        assert (status, "web was not added" in text) == (1, True)
+        assert answered(tmp_path, "status")[0] == 0
+        assert "Traceback" not in program.stop()
+
+    def test_scaling_down_is_refused_once_the_program_stops(
+        self, tables: Callable[..., Running], here: Path, tmp_path: Path
+    ) -> None:
+        program = tables(
+            """
+            [processes.web]
+            command = "trap 'until [ -e go ]; do sleep 0.02; done; exit 0' TERM; echo up; while :; do sleep 0.1; done"
+            restart = "always"
+            replicas = 3
+            [processes.other]
+            command = "until [ -e end ]; do sleep 0.02; done"
+            """,
+            XDG_RUNTIME_DIR=str(tmp_path),
+        )
+        for number in (1, 2, 3):
+            program.until(f"web.{number}  | up")
+        with ctl(tmp_path, "scale", "web=1", stderr=subprocess.PIPE) as scale:
+            program.until("stopping web.3")
+            (here / "end").touch()
+            program.until("stopping the other processes")
+            (here / "go").touch()
+            answer = scale.communicate(timeout=LIMIT)[1]
+        assert "web.2 was not removed because the program is stopping" in answer
+        text = program.rest()
+        assert "Traceback" not in text
+        assert re.search(r"web.2  stopped", text)
 
     def test_stop_ends_a_copy_that_is_not_ready_yet(self, tables: Callable[..., Running], tmp_path: Path) -> None:
         program = tables(
@@ -763,11 +793,13 @@ class TestScale:
             XDG_RUNTIME_DIR=str(tmp_path),
         )
         program.until("web    | up")
-        with ctl(tmp_path, "scale", "web=2") as scale:
+        with ctl(tmp_path, "scale", "web=2", stderr=subprocess.PIPE) as scale:
             program.until("web.2  | up")
             text = program.stop()
-        assert scale.returncode == 1
+            answer = scale.communicate(timeout=LIMIT)[1]
+        assert (scale.returncode, "the program is stopping" in answer) == (1, True)
         assert "Traceback" not in text
+        assert "did not finish its events" not in text
         wait_gone(pids(text))
 
     @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from lifecycle.workers import ProcessWorker, Spec, Supervisor
 from lifecycle.workers.model import AT_WORK, FINAL, Status
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from lifecycle.cli.up.processes import Process
     from lifecycle.cli.up.selection import Formation, UpSettings
@@ -190,7 +190,9 @@ class _Program:
             self._supervisor.ask_to_stop()
 
     def _has_ended(self, state: WorkerState) -> bool:
-        process = self._processes[state.name]
+        process = self._processes.get(state.name)
+        if process is None:  # a copy that could not be added
+            return True
         # A manually stopped process can be started again.
         if state.status not in FINAL or state.status is Status.STOPPED or process.watch:
             return False
@@ -226,17 +228,41 @@ class _Program:
         return [f"{name}={each}" for name, number in numbers for each in (number - 1, number + 1) if each >= 0]
 
     async def _scale(self, event: CommandEvent) -> None:
-        """Change the number of copies of processes."""
+        """Change the number of copies of processes, until the program stops."""
         given = self._read_counts(event.args)
         if self._supervisor.status not in AT_WORK:
             raise refused("the program is starting or stopping; try again")
-        for name, number in given.items():
-            (self._emptied.discard if number else self._emptied.add)(name)
-            while self._formation.numbers()[name] != number:
-                await (self._add_copy if self._formation.numbers()[name] < number else self._remove_copy)(name)
+        from lifecycle.runtime import current
+
+        change = asyncio.create_task(self._change_numbers(given), name="scale")
+        stop = asyncio.create_task(current().wait_stopping(), name="end of scale")
+        try:
+            # Otherwise, the router would wait for this command before the processes are stopped.
+            await asyncio.wait([change, stop], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            change.cancel()
+            stop.cancel()
+            await asyncio.gather(change, stop, return_exceptions=True)
+        if change.cancelled():
+            raise refused("the program is stopping")
+        await change
         for name in given:
-            copies = [each for each in self._processes if each.partition(".")[0] == name]
-            reply(f"{name}: {', '.join(copies) or 'no copy'}")
+            reply(f"{name}: {', '.join(self._names_of(name)) or 'no copy'}")
+
+    async def _change_numbers(self, given: Mapping[str, int]) -> None:
+        for name, number in given.items():
+            if not number:
+                self._emptied.add(name)
+            try:
+                while (now := self._formation.numbers()[name]) != number:
+                    await (self._add_copy if now < number else self._remove_copy)(name)
+            finally:
+                if self._formation.numbers()[name]:
+                    self._emptied.discard(name)
+
+    def _names_of(self, name: str) -> list[str]:
+        """Return the names of the copies of the process ``name``."""
+        return [each for each in self._processes if each.partition(".")[0] == name]
 
     def _read_counts(self, words: Sequence[str]) -> dict[str, int]:
         known = self._formation.numbers()
@@ -272,12 +298,15 @@ class _Program:
 
     async def _remove_copy(self, name: str) -> None:
         """Stop the last copy of the process ``name``."""
-        before = self._formation.copies
-        self._formation.scale(name, self._formation.numbers()[name] - 1)
-        [last] = {each.name for each in before} - {each.name for each in self._formation.copies}
-        self._starts.use(self._formation.copies)
-        await self._supervisor.remove(last)
-        self._use_copies()
+        *kept, last = self._names_of(name)
+        self._starts.use([each for each in self._formation.copies if each.name != last])
+        try:
+            await self._supervisor.remove(last)
+            self._formation.scale(name, len(kept))
+        except InvalidTransition:
+            raise refused(f"{last} was not removed because the program is stopping") from None
+        finally:
+            self._use_copies()
 
     def _use_copies(self) -> None:
         """Pass the formation's current processes to the other components."""
