@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lifecycle import hooks
+from lifecycle.cli.ctl.commands import COMMANDS
 from lifecycle.control import Event, Router
+from lifecycle.control.commands import lifecycle_commands
 from lifecycle.observe import Dashboard
 from lifecycle.observe.console import Console
 from lifecycle.observe.http.api import SharedMessages
@@ -215,3 +217,19 @@ async def test_a_stream_that_is_cancelled_twice_still_ends_its_reader() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert sorted(ended) == ["one", "other"]
+
+
+# -- words ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_and_the_commands_use_one_word_for_each_action() -> None:
+    """A program is suspended and resumed, and a source is held and released."""
+    shown = [text.decode() for path, (text, _) in page_files().items() if path.endswith((".js", ".html"))]
+    shown = [text for text in shown if "@license" not in text]
+    labels = {
+        label for text in shown for label in re.findall(r"[>\"'](Suspend|Resume|Hold|Release|Follow)[<\"']", text)
+    }
+    assert labels == {"Suspend", "Resume", "Hold", "Release", "Follow"}
+    helps = [command.help for command in (*COMMANDS.values(), *lifecycle_commands())]
+    for text in (*shown, *helps):
+        assert not re.search(r"[>\"'](?:Un)?(?:Pause|Freeze|Continue)\b|\b(?:pause|freeze) (?:the|a|events)\b", text)

@@ -76,7 +76,7 @@ async def test_an_explanation_shows_debounce_and_lane(clock: Clock) -> None:
         "queue": "waits in lane 'queue' (1 running, 0 waiting)",
         "drop": "is dropped, because lane 'drop' is busy (1 running, 0 waiting)",
         "restart": "cancels the handler that is running in lane 'restart', and takes its place",
-        "window": "is held until 500.0 ms pass without another event (1 held now), then is handled immediately",
+        "window": "waits until 500.0 ms pass without another event (1 waiting), then is handled immediately",
     }
     assert full == "waits for space in lane 'queue', which is full (1 running, 1 waiting)"
 

@@ -201,8 +201,8 @@ class _View:
     def _outlook(self, info: RouteInfo) -> str:
         steps: list[str] = []
         if info.debounce is not None:
-            held = f" ({info.held} held now)" if info.held else ""
-            steps.append(f"is held until {duration(info.debounce)} pass without another event{held}")
+            waiting = f" ({info.held} waiting)" if info.held else ""
+            steps.append(f"waits until {duration(info.debounce)} pass without another event{waiting}")
         steps.append(self._in_lane(info))
         return ", then ".join(steps)
 

@@ -6,7 +6,7 @@ import { ask, token, told } from "./net.js";
 import { html, icon, nothing, repeat } from "./parts.js";
 
 const KEYS = [
-  ["? ", "this help"], [": or Ctrl K", "command line"], ["/", "filter events"], ["p", "pause or continue the events"],
+  ["? ", "this help"], [": or Ctrl K", "command line"], ["/", "filter events"], ["p", "follow new events or stop following"],
   ["1 … 7", "go to a section"], ["t", "switch between light and dark"], ["↑ ↓ ← →", "move, fold and unfold in the tree"], ["Enter", "show details"], ["Esc", "close"],
 ];
 

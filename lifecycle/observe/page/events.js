@@ -19,8 +19,8 @@ export class Events {
     this.rows = new Rows("events-rows", 28, app.draw, { least: 18, most: 18 });
   }
 
-  get paused() {
-    return this.#frozen !== null;
+  get following() {
+    return this.#frozen === null;
   }
 
   draw() {
@@ -35,10 +35,10 @@ export class Events {
       tools: html`
         <input class="filter mono" type="search" placeholder="Topic: file/**" aria-label="Filter events by topic" id="events-filter" @input=${this.#typed}>
         <select aria-label="Filter events by outcome" @change=${this.#chosen}>${FATES.map(([value, said]) => html`<option value=${value}>${said}</option>`)}</select>
-        <button class="small" aria-pressed=${this.paused} @click=${() => this.toggle()} title="Pause (p)">${icon(this.paused ? "play" : "pause")}<span>${this.paused ? "Continue" : "Pause"}</span></button>`,
+        <button class="small" aria-pressed=${this.following} @click=${() => this.toggle()} title="Show new events as they arrive (p)">${icon("play")}<span>Follow</span></button>`,
       body: html`<div class="table events" role="table" aria-label="Events">
         <div class="head" role="row">${["Time", "Outcome", "Topic", "Route", "Took"].map((word) => html`<span role="columnheader">${word}</span>`)}</div>
-        ${fresh ? html`<button class="fresh" @click=${() => this.resume()}>${count(fresh)} newer</button>` : nothing}
+        ${fresh ? html`<button class="fresh" @click=${() => this.follow()}>${count(fresh)} newer</button>` : nothing}
         ${items.length ? this.rows.draw(items, (entry) => entry.id, this.#row, { label: "Events, newest first" }) : html`<p class="empty">${store.entries.size ? "No event matches the filter." : "No events yet."}</p>`}
         ${store.missed ? html`<p class="foot">${count(store.missed)} changes arrived too fast to be shown; counts and rates include them.</p>` : nothing}
       </div>`,
@@ -46,14 +46,14 @@ export class Events {
   }
 
   toggle() {
-    if (this.paused) this.resume();
+    if (!this.following) this.follow();
     else {
       this.#freeze("button");
       this.app.draw();
     }
   }
 
-  resume() {
+  follow() {
     this.#frozen = null;
     this.rows.top = 0;
     const element = document.getElementById(this.rows.id);
@@ -76,12 +76,12 @@ export class Events {
   #typed = (event) => {
     this.#pattern = event.target.value;
     this.#matches = matcher(this.#pattern);
-    this.resume();
+    this.follow();
   };
 
   #chosen = (event) => {
     this.#fates = event.target.value;
-    this.resume();
+    this.follow();
   };
 
   #row = (entry) => html`<div class="row" role="row" @click=${() => this.app.inspect({ event: entry.id })}>
