@@ -51,17 +51,21 @@ class ControlSocket(Auxiliary):
     the program runs without it. Inside a lifetime, you can use ``async with`` instead, which raises `OSError` if the
     socket cannot be opened and `LookupError` outside a lifetime.
 
+    ``console=True`` allows ``lifecycle ctl console``, a Python prompt in the program: everyone who can open the socket
+    can then run any code as the program.
+
     Raises:
         ValueError: if ``name`` is not a valid file name.
     """
 
     _taken: ClassVar[str] = "is already listening; create a second one with a different name"
 
-    def __init__(self, name: str | None = None) -> None:
+    def __init__(self, name: str | None = None, *, console: bool = False) -> None:
         super().__init__()
         #: The name that clients use. A process id may be appended when the socket opens.
         self.name: str = _tidy(program_name()) if name is None else _checked(name)
         self._wanted = self.name
+        self._python = console
         self._path: Path | None = None
 
     def __repr__(self) -> str:
@@ -86,7 +90,8 @@ class ControlSocket(Auxiliary):
     async def _open(self, held: AsyncExitStack) -> None:
         console = await held.enter_async_context(Console())
         file = self._listen(held)
-        held.push_async_callback(_ended, asyncio.create_task(_serve(console, file.socket), name=repr(self)))
+        serving = _serve(console, file.socket, python=self._python)
+        held.push_async_callback(_ended, asyncio.create_task(serving, name=repr(self)))
         # Remove the file first, so that no new client can connect.
         held.callback(file.remove)
 
@@ -115,16 +120,16 @@ class ControlSocket(Auxiliary):
         self.name, self._path = self._wanted, None
 
 
-async def _serve(console: Console, at: socket) -> None:
+async def _serve(console: Console, at: socket, *, python: bool) -> None:
     """Serve until cancelled. If serving fails, the program keeps running, but clients can no longer connect."""
     try:
-        await _answer(console, at)
+        await _answer(console, at, python=python)
     except Exception:  # noqa: BLE001  # an error here must not end the program
         _log.exception("the control socket failed; lifecycle ctl can no longer find this program")
         at.close()
 
 
-async def _answer(console: Console, at: socket) -> None:
+async def _answer(console: Console, at: socket, *, python: bool) -> None:
     """Serve the API. We import the server module only when a client connects, because the import is slow."""
     await _wait_readable(at)
     # The import runs in a thread to avoid blocking the loop. Meanwhile, the connection waits in the backlog.
@@ -132,7 +137,7 @@ async def _answer(console: Console, at: socket) -> None:
     from lifecycle.observe.http.api import control_app
     from lifecycle.observe.http.server import serving
 
-    async with serving(control_app(console), console, at):
+    async with serving(control_app(console, python=python), console, at):
         await asyncio.Event().wait()
 
 

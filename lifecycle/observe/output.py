@@ -2,6 +2,8 @@
 
 While there are listeners, ``sys.stdout``, ``sys.stderr`` and the streams of log handlers are replaced by files that
 also copy the text written to them. Output that a child process writes directly to the file descriptors is not captured.
+
+Code run by a `PythonConsole` prints to its client instead. Its log messages still go to the program's log.
 """
 
 from __future__ import annotations
@@ -10,14 +12,18 @@ import asyncio
 import sys
 from collections import deque
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Self, TextIO, cast
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from lifecycle._util import stream_handlers
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
-__all__ = ["Listener", "Output"]
+__all__ = ["Listener", "Output", "TextQueue", "print_to"]
+
+#: A function that receives the text printed in this context. It returns False if it no longer accepts text.
+print_to: ContextVar[Callable[[str], bool] | None] = ContextVar("print_to", default=None)
 
 #: The maximum number of characters waiting for the loop or for a listener. Beyond that, the oldest are dropped.
 _BUFFER = 256 * 1024
@@ -29,7 +35,7 @@ _PIECE = 4096
 _FLUSH_TIMEOUT = 1.0
 
 
-class _Texts:
+class TextQueue:
     """A bounded text queue. When it is full, it drops the oldest text and counts the dropped characters.
 
     Any thread can add text, but only one thread can remove it. We cannot use a lock here, because a signal handler may
@@ -38,7 +44,8 @@ class _Texts:
     """
 
     def __init__(self) -> None:
-        self.dropped = 0
+        #: The number of dropped characters.
+        self.dropped: int = 0
         self._texts: deque[str] = deque()
         self._length = 0
 
@@ -46,6 +53,7 @@ class _Texts:
         return bool(self._texts)
 
     def add(self, text: str) -> None:
+        """Add ``text``. If the queue is full, drop the oldest text."""
         kept = text[-_BUFFER:]
         self.dropped += len(text) - len(kept)
         self._texts.extend(kept[at : at + _PIECE] for at in range(0, len(kept), _PIECE))
@@ -70,7 +78,7 @@ class Listener:
     """An async iterator of everything that the program prints from now on."""
 
     def __init__(self) -> None:
-        self._texts = _Texts()
+        self._texts = TextQueue()
         self._added = asyncio.Event()
         #: Set while the reader has removed all text and is waiting for more.
         self.idle: asyncio.Event = asyncio.Event()
@@ -103,9 +111,11 @@ class Output:
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
+        # The number of contexts that need the streams to be replaced.
+        self._users = 0
         self._copies: list[_Copy] = []
         # Text waiting for the loop to distribute it. `_scheduled` is true if the loop has been asked to do this.
-        self._pending = _Texts()
+        self._pending = TextQueue()
         self._scheduled = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -113,15 +123,25 @@ class Output:
     def listening(self) -> Generator[Listener]:
         """Add a listener for the duration of the context, and yield it."""
         listener = Listener()
-        if not self._listeners:
+        with self.replacing():
+            self._listeners.append(listener)
+            try:
+                yield listener
+            finally:
+                self._listeners.remove(listener)
+                listener.idle.set()
+
+    @contextmanager
+    def replacing(self) -> Generator[None]:
+        """Replace the streams for the duration of the context, so that `print_to` has an effect."""
+        if not self._users:
             self._replace_streams()
-        self._listeners.append(listener)
+        self._users += 1
         try:
-            yield listener
+            yield
         finally:
-            self._listeners.remove(listener)
-            listener.idle.set()
-            if not self._listeners:
+            self._users -= 1
+            if not self._users:
                 self._restore_streams()
 
     async def flush(self) -> None:
@@ -134,6 +154,8 @@ class Output:
 
     def add(self, text: str) -> None:
         """Add printed ``text``. This can be called from any thread."""
+        if not self._listeners:
+            return
         self._pending.add(text)
         if self._scheduled:
             return
@@ -141,7 +163,7 @@ class Output:
         try:
             cast("asyncio.AbstractEventLoop", self._loop).call_soon_threadsafe(self._pass_on)
         except RuntimeError:  # the loop is closed, so there are no listeners
-            self._pending, self._scheduled = _Texts(), False
+            self._pending, self._scheduled = TextQueue(), False
 
     def _pass_on(self) -> None:
         # Reset the flag first, so that text printed during this call schedules another call.
@@ -155,12 +177,14 @@ class Output:
     def _replace_streams(self) -> None:
         self._loop = asyncio.get_running_loop()
         for name in ("stdout", "stderr"):
-            file: TextIO | None = getattr(sys, name)
+            file: Any = getattr(sys, name)
+            if isinstance(file, _Printed):
+                file = file.file
             if file is not None:
                 copy = _Copy(file, self)
                 self._copies.append(copy)
-                setattr(sys, name, copy)
-                _redirect_handlers(file, cast("TextIO", copy))
+                setattr(sys, name, copy.printed)
+                _redirect_handlers(file, copy)
 
     def _restore_streams(self) -> None:
         """Restore the original streams, unless other code, such as a prompt, has since replaced our copies."""
@@ -169,18 +193,17 @@ class Output:
             copy.output = None
             file = _original(copy)
             for name in ("stdout", "stderr"):
-                if getattr(sys, name) is copy:
-                    setattr(sys, name, file)
+                if getattr(sys, name) is copy.printed:
+                    setattr(sys, name, file.printed if isinstance(file, _Copy) else file)
             _redirect_handlers(copy, file)
+            _redirect_handlers(copy.printed, file)
 
 
-class _Copy:
-    """A text file that also copies everything written to it to an `Output`."""
+class _Wrapper:
+    """A text file whose ``write`` a subclass changes."""
 
-    def __init__(self, file: TextIO, output: Output) -> None:
-        self.file = file
-        #: The output to copy to, or None once the stream has been restored.
-        self.output: Output | None = output
+    def __init__(self, file: Any) -> None:
+        self.file: Any = file
 
     def __getattr__(self, name: str) -> Any:
         """Return any other attribute of the underlying file."""
@@ -190,11 +213,7 @@ class _Copy:
         return iter(self.file)
 
     def write(self, text: str) -> int:
-        """Write ``text``, then copy it."""
-        written = self.file.write(text)
-        if self.output is not None:
-            self.output.add(text)
-        return written
+        raise NotImplementedError
 
     def writelines(self, lines: Any) -> None:
         """Write each of ``lines``."""
@@ -202,15 +221,45 @@ class _Copy:
             self.write(line)
 
 
-def _original(copy: _Copy) -> TextIO:
+class _Copy(_Wrapper):
+    """A text file that also copies everything written to it to an `Output`. Log handlers write to it directly."""
+
+    def __init__(self, file: Any, output: Output) -> None:
+        super().__init__(file)
+        #: The output to copy to, or None once the stream has been restored.
+        self.output: Output | None = output
+        #: The replacement for ``sys.stdout`` or ``sys.stderr``.
+        self.printed: _Printed = _Printed(self)
+
+    def write(self, text: str) -> int:
+        """Write ``text``, then copy it."""
+        written: int = self.file.write(text)
+        if self.output is not None:
+            self.output.add(text)
+        return written
+
+
+class _Printed(_Wrapper):
+    """A text file that passes the text to `print_to`, or to the file if no function accepts it."""
+
+    def write(self, text: str) -> int:
+        """Write ``text``."""
+        redirected = print_to.get()
+        if redirected is not None and redirected(text):
+            return len(text)
+        written: int = self.file.write(text)
+        return written
+
+
+def _original(copy: _Copy) -> Any:
     """Return the file behind ``copy``, skipping any copies that are no longer in use."""
-    file: Any = copy.file
+    file = copy.file
     while isinstance(file, _Copy) and file.output is None:
         file = file.file
-    return cast("TextIO", file)
+    return file
 
 
-def _redirect_handlers(old: object, new: TextIO) -> None:
+def _redirect_handlers(old: object, new: Any) -> None:
     """Switch the log handlers that write to ``old`` to ``new``."""
     for handler in stream_handlers():
         if handler.stream is old:

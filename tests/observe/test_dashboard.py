@@ -230,6 +230,6 @@ def test_the_page_and_the_commands_use_one_word_for_each_action() -> None:
         label for text in shown for label in re.findall(r"[>\"'](Suspend|Resume|Hold|Release|Follow)[<\"']", text)
     }
     assert labels == {"Suspend", "Resume", "Hold", "Release", "Follow"}
-    helps = [command.help for command in (*COMMANDS.values(), *lifecycle_commands())]
+    helps = [*(each.help for each in COMMANDS.values()), *(each.help for each in lifecycle_commands())]
     for text in (*shown, *helps):
         assert not re.search(r"[>\"'](?:Un)?(?:Pause|Freeze|Continue)\b|\b(?:pause|freeze) (?:the|a|events)\b", text)

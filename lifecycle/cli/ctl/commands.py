@@ -231,12 +231,16 @@ COMMANDS: Final = {
         "cancel an asyncio task", _argument("name", "cancel the task with this name or ID", nargs="?"), example="poll"
     ),
     "attach": _Command("open the prompt of the program; Ctrl+D leaves it", "attach.attach"),
+    "console": _Command("open a Python prompt in the program, if it allows this", "console.console"),
 }
 
 #: The commands in the order shown by --help.
 _GROUPS: Final = {
     "look": ("ps", "status", "routes", "explain", "diagram", "tasks", "stacks", "logs", "commands"),
-    "control": ("suspend", "resume", "reload", "start", "restart", "stop", "scale", "terminate", "cancel", "attach"),
+    "control": (
+        *("suspend", "resume", "reload", "start", "restart", "stop", "scale", "terminate", "cancel"),
+        *("attach", "console"),
+    ),
     "events": ("tail", "trace", "emit", "hold", "release"),
 }
 

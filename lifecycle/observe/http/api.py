@@ -26,6 +26,7 @@ from lifecycle.observe.http.server import (
     stream,
     text_response,
 )
+from lifecycle.observe.output import Output
 from lifecycle.observe.watching import nodes
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
 
     from lifecycle.observe.console import Console, Outcome
+    from lifecycle.observe.python_console import PythonConsole
     from lifecycle.observe.watching import Update
 
 __all__ = ["SharedMessages", "api_routes", "change_event", "control_app"]
@@ -271,10 +273,67 @@ def _count(text: str) -> int:
 _DIGITS = 15
 
 
-def control_app(console: Console) -> web.Application:
+class _PythonConsoles:
+    """The request handlers for `PythonConsole`. Only a control socket has them, and only if they are enabled."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._output = Output()
+        self._open: dict[str, PythonConsole] = {}
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/api/console", self.open, allow_head=False),
+            web.post("/api/console/{id}", self.feed),
+            web.post("/api/console/{id}/interrupt", self.interrupt),
+        ]
+
+    async def open(self, request: web.Request) -> web.StreamResponse:
+        from lifecycle.observe.python_console import PythonConsole  # not needed by most programs
+
+        python = PythonConsole(self._console, self._output)
+        return await stream(self._console, request, self._messages(python))
+
+    async def _messages(self, python: PythonConsole) -> AsyncGenerator[bytes]:
+        self._open[python.id] = python
+        try:
+            async with aclosing(python.messages()) as messages:
+                async for message in messages:
+                    yield event(message)
+        finally:
+            del self._open[python.id]
+
+    async def feed(self, request: web.Request) -> web.Response:
+        from lifecycle.observe.python_console import BusyError
+
+        python = self._find(request)
+        given = await json_object(request, line=str)
+        try:
+            python.feed(given["line"])
+        except BusyError as error:
+            raise Refused(409, str(error)) from None
+        return json_response({})
+
+    async def interrupt(self, request: web.Request) -> web.Response:
+        self._find(request).interrupt()
+        return json_response({})
+
+    def _find(self, request: web.Request) -> PythonConsole:
+        try:
+            return self._open[request.match_info["id"]]
+        except KeyError:
+            raise Refused(404, "this console is closed; open another") from None
+
+
+async def _refuse_console(_: web.Request) -> web.StreamResponse:
+    raise Refused(403, "the Python console is off; start the program with ControlSocket(console=True)")
+
+
+def control_app(console: Console, *, python: bool = False) -> web.Application:
     """Return the API for a control socket. It accepts only clients run by our own user or root."""
     app = web.Application(middlewares=[_check_user, errors_as_json])
     app.add_routes(api_routes(console))
+    app.add_routes(_PythonConsoles(console).routes() if python else [web.get("/api/console", _refuse_console)])
     return app
 
 
