@@ -60,7 +60,7 @@ async def wait_within(seconds: float, event: asyncio.Event) -> bool:
 
 def is_async(fn: object) -> TypeGuard[Callable[..., Awaitable[Any]]]:
     """Return whether calling ``fn``, a function or a callable object, returns an awaitable."""
-    # The `__call__` of a class is its instances' method.
+    # For a class, `__call__` would be the method that its instances use.
     call = None if isinstance(fn, type) else getattr(fn, "__call__", None)  # noqa: B004  # its kind is needed
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
 

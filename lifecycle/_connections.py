@@ -342,7 +342,7 @@ class Connections:
 
     @property
     def waiting_since(self) -> float:
-        """When the connection that has waited longest started to wait."""
+        """The time when the longest-waiting connection started to wait, or infinity if no connection is waiting."""
         return next(iter(self._waiting.values()), math.inf)
 
     def cut_longest(self) -> None:

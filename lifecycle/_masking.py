@@ -30,8 +30,8 @@ __all__ = ["HIDDEN", "Limits", "error_masked", "is_number", "is_secret", "masked
 #: The text that replaces a secret.
 HIDDEN = "***"
 
-#: The maximum length of texts to cache with their masked form. The cache helps because the same errors recur in a
-#: state.
+#: The maximum length of a text whose masked form is cached. Caching helps because the same errors often appear several
+#: times in a state.
 _REMEMBERED = 1000
 
 #: The boundaries between words in camel case. For example, ``dbAuthToken`` is split into "db auth token".
@@ -46,8 +46,8 @@ _SECRET = re.compile(
       | \b(?:{_KEYS})\ ?keys?\b""",
     re.VERBOSE,
 )
-#: Final words of names that describe a secret without containing it: ``token_type``, ``session_timeout``,
-#: ``AuthError``.
+#: If a name ends in one of these words, its value is not secret, but only related to a secret: ``token_type``,
+#: ``session_timeout``, ``AuthError``.
 _ABOUT = re.compile(
     r"""\b(?: error | exception | warning | lost | failed | failure | invalid | expired | expires | expiry | missing
             | denied | refused | required | mismatch | timeout | ttl | count | length | size | limit | type | method
@@ -149,7 +149,7 @@ def masked_values(value: Any, name: str = "", *, limits: Limits = Limits()) -> A
 
 
 class _Walker:
-    """Masks a value, counting the values inside it, because a value may contain itself many times."""
+    """Masks a value and the values nested in it, up to a limit, because a value may refer to itself many times."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

@@ -134,7 +134,7 @@ class RouterRunning(LifecycleError):
 class LaneFull(LifecycleError):
     """A lane is full. ``emit_nowait`` raises this.
 
-    ``emit``, and passing an event on, raise it only if the handler would otherwise wait for itself.
+    ``emit`` raises it only if the handler would otherwise wait for itself. The same applies when an event is passed on.
     """
 
 
@@ -211,7 +211,7 @@ class RemoteError(PoolError):
 
 
 class RemoteTraceback(PoolError):
-    """Another process's traceback, as text. It is the cause of a `RemoteError`, and is never raised itself."""
+    """Another process's traceback, as text. It is the cause of a `RemoteError`, and is never raised directly."""
 
     def __str__(self) -> str:
         return f'\n"""\n{self.args[0]}"""'
@@ -261,7 +261,7 @@ class SessionLost(PoolError):
 
 
 class BridgeError(LifecycleError):
-    """The base class for bridge errors. It is raised itself if there is no connection, or if it is permanently lost."""
+    """The base class for bridge errors. It is raised directly if a connection is missing or permanently lost."""
 
 
 class NotLeader(BridgeError):

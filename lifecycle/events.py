@@ -257,7 +257,7 @@ class FileEvent:
     """A watched file was added, modified or deleted.
 
     Raises:
-        ValueError: if ``change`` is anything else.
+        ValueError: if ``change`` is not ``added``, ``modified`` or ``deleted``.
     """
 
     topics: ClassVar[str] = "file/*"

@@ -134,7 +134,7 @@ _FLOWS_COMMANDS = {
     "drop": ("remove dead letters of sent events", "app.db dead"),
 }
 
-#: The options of `up` that `export` also accepts.
+#: The `up` options that `export` also accepts.
 _EXPORTED = ("file", "concurrency", "formation", "env_file", "port")
 #: The signature schemes that `webhook send` supports.
 _SCHEMES = ("github", "standard", "stripe", "slack", "gitlab", "hmac")
@@ -542,7 +542,7 @@ def _add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> 
 
 
 def _add_option(group: Any, option: Option) -> None:
-    """Add an option with a value, or both forms of a flag. The help only shows the form that changes the default."""
+    """Add an option with a value, or both forms of a flag. The help shows only the form that changes the default."""
     for name, value in option.presets:
         group.add_argument(name, dest=option.field, action="store_const", const=value, help=option.preset_help(value))
     if option.is_flag:
@@ -564,7 +564,7 @@ def _add_option(group: Any, option: Option) -> None:
 
 
 def _typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Wrap ``read`` for argparse, which shows the messages of `ArgumentTypeError` but not of `ValueError`."""
+    """Wrap ``read`` for argparse, which shows the message of an `ArgumentTypeError`, but not of a `ValueError`."""
 
     def typed(text: str) -> Any:
         try:

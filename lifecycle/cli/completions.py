@@ -47,7 +47,7 @@ complete -c lifecycle -a '(lifecycle --candidates (commandline -opc)[2..] (comma
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """Return the completions for the last of ``words``, which were typed after `lifecycle`. There may be none."""
+    """Return any completions for the last word in ``words``, which contains the words after `lifecycle`."""
     *given, typed = words or [""]
     if "--" in given:
         return []

@@ -271,7 +271,7 @@ def address(text: str) -> Address:
 def port(text: str) -> int:
     """Read a TCP port, where 0 means any free port."""
     if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > _HIGHEST_PORT:
-        raise ValueError("expected a port from 0 (any that is free) to 65535")
+        raise ValueError("expected a port from 0 (any free port) to 65535")
     return int(text)
 
 

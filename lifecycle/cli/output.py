@@ -80,7 +80,7 @@ class ConfigError(CliError):
 
 
 def write(stream: TextIO | None, text: str) -> bool:
-    """Write and flush ``text``. Return False when the write shows that the reader has closed the stream.
+    """Write and flush ``text``. Return False if the write fails because the reader has closed the stream.
 
     Later calls discard the text and return True. The same applies if ``stream`` is None, because it was closed before
     the program started.

@@ -144,7 +144,10 @@ class Spans:
                 links.append(merged.span.get_span_context())
 
     def _known(self, delivery: Delivery) -> _Event:
-        """Return an event's span. Start one for a merged call, or if the event was accepted before tracing began."""
+        """Return an event's span. If the event has none, start one.
+
+        Merged calls, and events accepted before tracing began, have no span yet.
+        """
         known = self._events.get(delivery.id)
         if known is not None:
             return known

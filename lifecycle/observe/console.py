@@ -430,7 +430,7 @@ class _CommandQueue:
 
     @contextmanager
     def _answering(self, delivery: Delivery, answer: Answer) -> Generator[None]:
-        """Collect the replies of the handlers for ``delivery`` in ``answer``."""
+        """Within the block, collect the handlers' replies to ``delivery`` in ``answer``."""
         if not self._answers:
             hooks.handler_started.connect(self._on_handler_started)
         self._answers[delivery.id] = answer

@@ -29,7 +29,7 @@ class Dashboard(Auxiliary):
     events with their outcomes and causes. It also shows flows as diagrams, as well as pools, sources, lanes and
     inboxes. The page loads nothing from other servers. The HTTP API is available on the same server, under ``/api``.
 
-    Commands require ``token``. If other machines can reach ``host``, reading requires it as well; on a loopback
+    Commands require ``token``. If other machines can reach ``host``, reading requires the token as well; on a loopback
     address, any client may read. By default, a token is generated. Send it in the header ``Authorization: Bearer
     TOKEN`` or, when you open the page, after ``#token=``. Never put the token in a query string, a cookie or a log. If
     stderr is a terminal, the address is printed there together with a generated token. Otherwise, the address is logged

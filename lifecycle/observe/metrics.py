@@ -87,7 +87,7 @@ class LabelPolicy:
     the values for a label, any other value becomes ``other`` or, with ``strict``, is not counted at all.
 
     Raises:
-        ValueError: if no metric has one of the labels, or a bound is below 1.
+        ValueError: if ``allow`` contains a label that no metric has, or a limit is below 1.
         TypeError: if a label's values are a single string.
     """
 

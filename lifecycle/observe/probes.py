@@ -63,9 +63,8 @@ class ProbeServer(Auxiliary):
     - ``/readyz`` returns 200 once all mains and routers have started, and 503 as soon as the shutdown begins. Sources
       and mains then continue for ``drain_delay`` seconds (limited by ``exit_timeout``), so that load balancers have
       time to notice the change.
-    - ``/healthz`` returns 200 if `Lifetime.health` is ready, which means that no worker has failed, and if the latest
-      result of each of the ``checks`` was healthy. The response lists these results. Requests do not trigger the
-      checks.
+    - ``/healthz`` returns 200 if no worker has failed (`Lifetime.health` is ready) and the latest result of every check
+      in ``checks`` was healthy. The response lists these results. Requests do not trigger the checks.
     - ``/metrics`` returns the metrics if you pass ``metrics``.
 
     The server accepts GET and HEAD requests. All responses except ``/metrics`` are small JSON objects.

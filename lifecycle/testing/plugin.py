@@ -23,7 +23,7 @@ __all__ = ["clock", "pytest_asyncio_loop_factories", "pytest_generate_tests", "r
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Generator[None, LoopFactories | None, LoopFactories]:
-    """Run tests that use `clock` in a `VirtualLoop`, and all others in the project's loops or the default loop."""
+    """Run tests that use `clock` in a `VirtualLoop`, and other tests in the project's loops or the default loop."""
     factories = yield
     if "clock" in getattr(item, "fixturenames", ()):
         from lifecycle.testing.virtual import VirtualLoop

@@ -45,7 +45,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(_JumpingSelector(self))
 
     def time(self) -> float:
-        """Return the virtual seconds since the loop was created."""
+        """Return the number of virtual seconds since the loop was created."""
         return self._virtual_now
 
     def wall_time(self) -> float:
@@ -113,7 +113,7 @@ class Clock:
     """The clock for a test in virtual time. If the loop is not a `VirtualLoop`, its methods raise RuntimeError."""
 
     def time(self) -> float:
-        """Return the seconds since the test's loop was created."""
+        """Return the number of virtual seconds since the test's loop was created."""
         return _virtual_loop().time()
 
     def set_date(self, date: datetime) -> None:

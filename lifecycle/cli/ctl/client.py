@@ -372,14 +372,14 @@ def _message_data(message: bytes) -> bytes:
 
 
 class Stream:
-    """The objects in a stream, which ends when the program exits or the reader closes the output ``shown``.
+    """A stream of objects, which ends when the program exits or the reader closes the output ``shown``.
 
     As a context manager, it closes the exchange.
 
     Args:
         exchange: the request.
         shown: the output on which the objects are printed.
-        timeout: the maximum number of seconds until the response begins, and for `first`.
+        timeout: the maximum number of seconds to wait for the start of the response, and for the object in `first`.
 
     Raises:
         CliError: if the program rejects the request.

@@ -262,7 +262,7 @@ def _counts(node: dict[str, Any], **names: str) -> Iterator[str]:
 
 
 def _plurals(node: dict[str, Any], **names: str) -> Iterator[str]:
-    """Yield each nonzero field with its noun in the singular or plural."""
+    """Yield each nonzero field with its noun, in the plural if necessary."""
     yield from (plural(count, name) for field, name in names.items() if (count := node.get(field)))
 
 

@@ -35,7 +35,9 @@ class _Progress(Protocol):
 
 
 class Wait:
-    """A wait for a program. Progress is shown after a short delay. Use it as a context manager.
+    """Waits for a program to execute a command. Progress is shown after a short delay.
+
+    Use this class as a context manager.
 
     Args:
         client: the program's client.

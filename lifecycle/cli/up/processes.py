@@ -88,8 +88,8 @@ class Process:
     depends_on: Mapping[str, Condition] = field(default_factory=dict[str, "Condition"])
     #: Which exits stop all processes if ``restart`` is set.
     exit_on: ExitOn = "never"
-    #: Whether all delays between restarts are equal, and ``max_restarts`` limits the total number of restarts, as in
-    #: process-compose.
+    #: Whether restarts follow the rules of process-compose: all delays are equal, and ``max_restarts`` limits the total
+    #: number of restarts.
     constant_backoff: bool = False
     env_file: Path | None = option(
         "FILE",

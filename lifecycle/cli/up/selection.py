@@ -117,7 +117,7 @@ class Formation:
 
     @property
     def copies(self) -> tuple[Process, ...]:
-        """All copies in order. Each depends on all copies of the processes that it depends on."""
+        """All copies in order. Each copy depends on all copies of its dependencies."""
         return tuple(_connected(copy, self._copies) for each in self._copies.values() for copy in each)
 
     def numbers(self) -> dict[str, int]:
@@ -147,7 +147,9 @@ def selected(processes: Sequence[Process], settings: UpSettings, file: Path) -> 
     _check_names([*settings.names, *(name for name in given if name != _ALL)], processes, file)
     wanted = _wanted(processes, settings)
     if settings.port is not None and all(each.port is None for each in processes):
-        raise UsageError(f"-p {settings.port} has no effect on tables; set env = {{ PORT = {settings.port} }} in one")
+        raise UsageError(
+            f"-p {settings.port} has no effect on tables; set env = {{ PORT = {settings.port} }} in a table"
+        )
     numbers = {each.name: given.get(each.name, given.get(_ALL, each.replicas)) for each in processes}
     found = Formation([each for each in processes if each.name in wanted], numbers, settings.port)
     if not found.copies:

@@ -286,7 +286,7 @@ class Starts:
 
 
 class OrderedWorker(ProcessWorker):
-    """A process in ``starts`` that stops after its dependents when ``supervisor`` stops all processes in parallel.
+    """A process in ``starts``. When ``supervisor`` stops, this process waits for its dependents to exit first.
 
     Exit codes in ``success`` are reported as 0.
     """

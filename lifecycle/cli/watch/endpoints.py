@@ -33,8 +33,8 @@ MAX_PAGES: Final = 200
 #: The timeout, in seconds, for receiving request headers and for sending a response.
 _TIMEOUT: Final = 10.0
 
-# If the page reloaded while the server does not respond or responds with an error, the new page would not contain the
-# script. All times are on the page's clock, which starts when the browser navigates to the page.
+# If the page reloaded while the server was unavailable or returning errors, the new page would not contain the script.
+# All times are on the page's clock, which starts when the browser navigates to the page.
 _SCRIPT: Final = """\
 (() => {
   const url = new URL("/events", document.currentScript.src);

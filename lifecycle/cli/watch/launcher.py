@@ -351,7 +351,7 @@ def handover(address: Address | None) -> Generator[Handover | None]:
     with _listen(address) as listening:
         if listening.fileno() > _LAST:
             raise CliError(
-                f"--socket needs a free descriptor from {_FIRST} to {_LAST}, but all are open; "
+                f"--socket needs a free descriptor from {_FIRST} to {_LAST}, but all are in use; "
                 f"close one, for example with {_LAST}<&- at the end of the command line"
             )
         yield Handover(listening)

@@ -161,8 +161,8 @@ async def watching(
     """Watch files while the block runs a command.
 
     Before the block, list the files, and read the first batch from ``reading`` (the result of `Contents.learn`).
-    Setting up the watches blocks the event loop for up to a second in a large tree, so it waits until ``started`` is
-    set. All changes since the files were listed are then reported.
+    In a large tree, setting up the watches blocks the event loop for up to a second. The watches are therefore set up
+    only once ``started`` is set, and all changes since the files were listed are then reported.
 
     Raises:
         SourceFailed: if a path does not exist or cannot be read.
@@ -355,7 +355,7 @@ _IGNORED: Final = Rules((), DEFAULT_IGNORES)
 class Contents:
     """Recognises files that were only touched, or saved with the same content.
 
-    A file is identified by its permissions and its bytes. Small files are read, up to a maximum total size. The first
+    Files are compared by their permissions and contents. Small files are read, up to a maximum total size. The first
     batch is read before the command starts, and later batches while it runs. Other files are compared by size and
     time. An unknown file is treated as changed.
 
@@ -372,7 +372,7 @@ class Contents:
     async def learn(
         self, roots: Iterable[Path], select: Callable[[Iterable[Path]], Iterable[Path]]
     ) -> AsyncGenerator[int]:
-        """Read files at and below ``roots`` if ``select`` returns them. Yields the number of known files per batch."""
+        """Read files at and below ``roots`` if ``select`` returns them, and yield the number known after each batch."""
         walk, left, until = _files(roots), float(MAX_READ), None
         while found := await asyncio.to_thread(lambda: list(map(Path, islice(walk, BATCH)))):
             prints, left = await asyncio.to_thread(_fingerprints, select(found), until, left)

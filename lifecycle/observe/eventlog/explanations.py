@@ -149,7 +149,7 @@ def explain(
     """Explain what happens in ``routers`` to an event with this topic.
 
     ``seen`` contains the latest events with this topic, and ``topics`` contains the topics of other events.
-    ``failures`` maps the names of a router and one of its sources to the source's latest failure.
+    ``failures`` maps a router's name and a source's name to that source's latest failure.
     """
     views = [view for router in routers if (view := _view_of(router)) is not None]
     shown = shorten(topic, MAX_TOPIC)

@@ -46,7 +46,7 @@ _SENSITIVE = ("/api/tasks", "/api/stacks", "/api/logs", "/api/logs/stream", "/ap
 _READING = ("GET", "HEAD")
 _SCHEME = "bearer"
 
-#: Matches a name or address with an optional port. It rejects a user, a zone, and any text after a bracket.
+#: Matches a host name or address with an optional port. User names, zone IDs and other extra text are rejected.
 _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^\s\[\]:/@%]+))(?::[0-9]{0,5})?", re.IGNORECASE)
 
 
@@ -62,8 +62,8 @@ class Refused(Exception):  # a response, not a program error
 class Guard:
     """Access checks for a server listening on ``host``.
 
-    Commands require ``token``. If other machines can reach ``host``, reading requires it as well. ``free`` contains the
-    paths of files that reveal nothing about the program.
+    Commands require ``token``. If other machines can reach ``host``, reading requires the token as well. ``free``
+    contains the paths of files that reveal nothing about the program.
 
     Raises:
         ValueError: if the token cannot be sent in a header.

@@ -118,9 +118,9 @@ def _css(name: str, css: str) -> str:
 #: The maximum number of characters per line. Mermaid rejects diagrams with more than 50,000 characters.
 _LONGEST: Final = 1000
 
-# Matches every character that needs escaping. Letters and digits do not, nor do some marks between two of them, or a
-# single space before one of them. The exceptions are a dot after "www", which would start a link, and the space in
-# "end note", which would end a note.
+# Matches every character that needs escaping. Letters and digits are left unescaped, as are some punctuation marks
+# between them and single spaces before them. The exceptions are a dot after "www", which would start a link, and the
+# space in "end note", which would end a note.
 _SPECIAL: Final = re.compile(
     r"""(?!  [0-9A-Za-z]
           | (?<=[0-9A-Za-z]) (?: , (?=\ ) | (?: [-_/] | (?<!w)\. ) (?=[0-9A-Za-z]) )

@@ -72,7 +72,7 @@ def test_copies_have_ports_in_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["-c", "zzz=1"], "no process 'zzz'; known: api, cache, db, mail, web"),
         (["web=3"], "'web=3' is not the name of a process; to run several copies, use -c web=3"),
         (["-c", "mail=0", "mail"], "nothing to run: all processes in .* are disabled or have 0 copies"),
-        (["-p", "80"], "-p 80 has no effect on tables; set env = { PORT = 80 } in one"),
+        (["-p", "80"], "-p 80 has no effect on tables; set env = { PORT = 80 } in a table"),
     ],
 )
 def test_wrong_selection_is_refused(processes: Sequence[Process], words: list[str], message: str) -> None:
