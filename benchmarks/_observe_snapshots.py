@@ -22,7 +22,7 @@ _WORKERS, _ROUNDS = 1000, 31
 
 
 async def snapshot_over_dumps() -> dict[str, float]:
-    """Measure ``snapshot().to_dict()`` for a thousand workers, relative to ``json.dumps`` of the result and in ms."""
+    """Measure ``snapshot().to_dict()`` for a thousand workers, in ms and relative to encoding the result as JSON."""
     specs = [Spec(f"worker-{number}", _forever) for number in range(_WORKERS)]
     async with lifetime(signals=False), Supervisor("top", *specs):
         plain = snapshot().to_dict()

@@ -132,7 +132,7 @@ def started(kind: str, place: Path) -> Iterator[Reloader]:
     app, pipe = place.with_suffix(".app.py"), place.with_suffix(".pipe")
     app.write_text(_APP)
     os.mkfifo(pipe)
-    # A descriptor for both directions: opening it does not wait for a writer, and reading never finds the end.
+    # Open the pipe for reading and writing, so that opening does not wait for a writer, and reads never reach its end.
     fd = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
     try:
         with running(KINDS[kind](place, [sys.executable, str(app), str(pipe)]), place) as process:

@@ -18,7 +18,7 @@ __all__ = ["lost_requests"]
 RESTARTS = 2
 #: Seconds between two requests.
 EVERY = 0.01
-#: Seconds of requests after the new process has answered.
+#: Seconds for which requests continue after the new process has answered.
 AFTER = 0.5
 
 APP = """

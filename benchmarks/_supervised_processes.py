@@ -44,7 +44,7 @@ SLEEP = ("sleep", "100000")
 
 
 def restarts() -> dict[str, float]:
-    """Measure seconds from a child's crash, or for "spawn" from a bare `Popen`, to the new process's first output."""
+    """Measure the seconds from a child's crash, or from a plain `Popen`, to the new process's first output."""
     kinds = [kind for kind in ("ours", "runit", "supervisord", "circus") if kind not in missing()]
     samples: dict[str, list[float]] = {kind: [] for kind in ("spawn", *kinds)}
     with TemporaryDirectory() as directory, ExitStack() as stack:

@@ -77,7 +77,7 @@ def main() -> None:
     for reason in _flows_peers.missing().values():
         print(reason, file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".flows-") as directory:
-        # Few slow rounds, because TaskFlow takes ten seconds per round.
+        # There are only a few slow rounds, because TaskFlow takes ten seconds per round.
         measured = results(SIZES, directory, slow_rounds=3, rounds=5, imports=21)
     report("flows", {**measured, **_flows_postgres.figures()}, BARS)
 

@@ -10,8 +10,9 @@ of the others.
 - ``lost``: the requests that fail per restart of a uvicorn server, at 100 requests per second. ``uvicorn`` is
   ``uvicorn --reload``, and ``keep_old`` is ``lifecycle watch --socket --keep-old``.
 
-A reloader that does not restart the program within 20 seconds is recorded with 20 seconds and no run. Before it stops
-the old process, ours waits until no file has changed for 50 ms and compiles the changed files. entr does neither.
+If a reloader does not restart the program within 20 seconds, its time is recorded as 20 seconds and its runs as 0.
+Before it stops the old process, ours waits until no file has changed for 50 ms and compiles the changed files. entr
+does neither.
 """
 
 from __future__ import annotations

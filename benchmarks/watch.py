@@ -88,8 +88,8 @@ async def _latency(watching: Watching, directory: Path) -> float:
     taken: list[float] = []
     async with watching(directory, lambda _: reported.set()):
         for number in range(WRITES):
-            # The previous write has been fully reported. The next one happens at a random moment in the watcher's
-            # polling interval.
+            # Each write happens at a random moment in the watcher's polling interval, after the previous write has
+            # been fully reported.
             await asyncio.sleep(0.02 + random.random() * STEP)
             reported.clear()
             began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Runs a program that is killed before each of its lines, one line further at each start.
+"""Runs a program that gets one line further each time it is started, and is then killed.
 
 ``python -m tests.kill_at_every_line PROGRAM MEMORY ARGUMENT…`` runs PROGRAM. When it reaches a line of a function that
 is not yet listed in the file MEMORY, it adds the line to MEMORY and kills itself with SIGKILL. Once MEMORY lists all

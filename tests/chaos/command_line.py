@@ -25,8 +25,8 @@ def run_from_command_line(
 ) -> None:
     """Run ``storm`` with the command-line arguments, print ``figures`` and the result, and exit.
 
-    The exit status is 1 if there are violations, which the result's ``wrong()`` method lists. ``storm`` receives the
-    number of seconds, the seed and, if there are ``stores``, a store. Set ``LIFECYCLE_SEED`` to repeat a run.
+    The exit status is 1 if the result's ``wrong()`` method lists violations. ``storm`` receives the number of seconds,
+    the seed, and a store unless ``stores`` is empty. Set ``LIFECYCLE_SEED`` to repeat a run.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {program}", description=doc)
     parser.add_argument("--seconds", type=float, default=60.0)

@@ -1,4 +1,4 @@
-"""A receiver that is killed repeatedly, and a sender that counts: ``python -m tests.chaos.inbox --seconds 60``.
+"""A receiver that is killed repeatedly while requests arrive: ``python -m tests.chaos.inbox --seconds 60``.
 
 The sender posts numbered signed requests. It repeats each request with the same id until a response arrives, and
 records the requests that were accepted with 202. The receiver is killed with SIGKILL at random moments, even while it

@@ -176,7 +176,7 @@ class Family:
             self._pids[name] = Path(f"/proc/{pid}/comm")
 
     def _deaths_until(self, over: object) -> dict[str, float]:
-        """Return the time of each death. Stop when ``over`` returns true, because no more deaths are expected then."""
+        """Return the time of each death. Stop when ``over`` returns true, because no more deaths are expected."""
         assert callable(over)
         poll = select.poll()
         names = {fd: name for name, fd in self._fds.items()}
@@ -192,7 +192,7 @@ class Family:
             if last:
                 return deaths
             last = over(deaths)
-        raise TimeoutError(f"the end was not reported within {LIMIT} s; dead: {sorted(deaths)}")
+        raise TimeoutError(f"the expected deaths were not reported within {LIMIT} s; dead: {sorted(deaths)}")
 
     def _ends_guard(self, deaths: dict[str, float]) -> bool:
         return "guard" in deaths or ("guard" not in self._fds and "app" in deaths)

@@ -185,7 +185,7 @@ def _retry(spec: Json) -> Any:
 
 @dataclass(frozen=True)
 class _Constant:
-    """A retry that provides a value and gives up."""
+    """A retry that provides a value, but never allows a second attempt."""
 
     value: Any
     name: str | None = None

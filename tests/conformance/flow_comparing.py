@@ -60,7 +60,7 @@ def _same_order(ours: list[Json], theirs: list[Json], order: str) -> bool:
 
 
 def _announced_after_the_phase(events: list[Json]) -> list[Json]:
-    """Move each suspension after the changes that were stored in the same transaction.
+    """Move each suspension event behind the changes that were stored in the same transaction.
 
     One phase starts or prepares several steps. TaskFlow stores and announces each of them separately.
     """

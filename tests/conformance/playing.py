@@ -118,7 +118,7 @@ class _Stage:
         while not condition():
             if await anext(changes, _OVER) is _OVER:
                 return
-            # This is long enough for the supervisor to decide after a change, but too short to act on the decision.
+            # During this pause, the supervisor can decide how to react to a change, but cannot act yet.
             await asyncio.sleep(AT_ONCE / 10)
 
     def _any(self, *statuses: Status) -> bool:

@@ -32,7 +32,7 @@ _BEHAVIOUR = {"sup", "start_ms", "stop_ms", "stop_reason"} | {
     f"{what}_{when}" for what in ("bad", "crash", "fail", "ignore") for when in ("on", "from")
 }
 
-#: An intended difference: a supervisor that reaches its restart limit has failed, so a transient one is restarted.
+#: An intended difference: a supervisor that reaches its restart limit has failed. It is restarted if it is transient.
 _OURS: dict[str, Json] = {
     "71": {
         "events": [
@@ -123,7 +123,7 @@ def _compared(case: Json, outcome: Outcome) -> list[tuple[str, Json, Json]]:
 
 
 def _start(start: Json, *, like: Json = None) -> Json:
-    """Return whether the start succeeded. If not, also return the child that the error names, without its text."""
+    """Return whether the start succeeded and, if not, the name of the child that caused the failure."""
     if start == "ok":
         return "ok"
     culprit = _culprit(start if like is None else like)

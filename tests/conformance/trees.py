@@ -16,7 +16,8 @@ __all__ = ["AT_ONCE", "spec", "tree"]
 Json = Any
 
 _RESTART = {"permanent": "always", "transient": "on_failure", "temporary": "never"}
-#: OTP restarts a child immediately, but replies to waiting callers first. Ours waits this many seconds of virtual time.
+#: OTP restarts a child immediately, but replies to waiting callers first. Our supervisor waits this many seconds of
+#: virtual time.
 AT_ONCE = 1e-4
 
 

@@ -201,7 +201,7 @@ async def test_a_handler_that_fills_the_lane_with_its_own_key_gets_lane_full(clo
 
 
 async def test_a_handler_gets_lane_full_when_the_last_other_key_ends(clock: Clock) -> None:
-    """One handler waits twice. When the other key's handler finishes, there is space for only one of the two waits."""
+    """One handler waits twice. When the other key's handler finishes, there is space for only one of its events."""
     router, results = Router(buffer=0), list[Any]()
 
     @router.on("deploy", lane=repository, concurrency=2)

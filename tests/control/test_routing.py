@@ -138,7 +138,7 @@ RANKED = ["a/b", "a/[b]", "a/*", "a/**", "?/b", "*/b", "*/**", "**/b", "**"]
 def test_the_more_specific_pattern_takes_precedence() -> None:
     # After a first literal segment, the order is: a literal, a segment with wildcards, a star, the end, a double star.
     assert winners(router_of(RANKED[::-1]), "a/b") == RANKED
-    # The pattern with more literal characters comes first. Patterns with equally many are sorted as text.
+    # The pattern with more literal characters comes first. Patterns that are otherwise equal are sorted as text.
     wild = ["a/bx*", "a/?x*", "a/b*", "a/b?*", "a/*?", "a/*/**", "a/**"]
     assert winners(router_of(wild[::-1]), "a/bx") == wild
     assert winners(router_of(["a/*", "a/*/**"]), "a/b") == ["a/*", "a/*/**"]

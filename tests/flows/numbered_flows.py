@@ -51,7 +51,7 @@ class NumberedFlow:
         self._chance = Random(number)
         self._effect = effect
         self._count = 0
-        #: True if tasks never run at the same time. In that case, the same tasks are always left undone.
+        #: True if tasks never run at the same time. In that case, each step always ends in the same state.
         self.sequential = self._chance.random() < 0.4
         self.flow = self._flow(f"flow_{number}", 0, None, [])
 

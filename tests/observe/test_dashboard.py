@@ -1,4 +1,4 @@
-"""`Dashboard` without requests: its arguments, and that its page is complete and loads nothing from other hosts."""
+"""`Dashboard` without requests: its arguments are checked, and its page is complete and loads nothing external."""
 
 from __future__ import annotations
 

@@ -160,6 +160,6 @@ def test_any_record_is_written_as_json(kept: Kept, extra: dict[str, Any], expect
 
 @pytest.mark.parametrize("arguments", [("%d", "x"), ("%s %s", 1), ("%s", Mute())])
 def test_arguments_that_do_not_fit_leave_the_message(kept: Kept, arguments: tuple[Any, ...]) -> None:
-    # Not logged, because other installed handlers could not show it.
+    # The record is passed directly to this handler, because other installed handlers could not format it.
     kept.handle(logging.makeLogRecord({"msg": arguments[0], "args": arguments[1:]}))
     assert kept.lines[0]["message"] == arguments[0]

@@ -538,7 +538,7 @@ async def test_attributes_keep_to_the_policy() -> None:
 
 
 async def test_gauges_are_read_in_the_loop_from_any_thread() -> None:
-    """A periodic reader uses another thread. Once the loop has stopped, it has nothing to read."""
+    """A periodic reader runs in a different thread. After the loop has stopped, the reader finds no data."""
     metrics, read = metered()
     shown: list[Any] = []
     async with lifetime(), metrics, TaskWorker("alone", asyncio.Event().wait):
@@ -581,7 +581,7 @@ def _raises() -> bool:
 def test_spans_and_metrics_are_sent_after_the_shutdown_hooks(
     answer: Callable[[], bool], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Hooks are traced until then, so an event that a shutdown hook emits also has a span."""
+    """An event that a shutdown hook emits also has a span."""
     provider, tally, router = Provider(answer), Tally(), Router()
     provider.add_span_processor(tally)
     asked: list[int] = []

@@ -42,7 +42,7 @@ class Open:
 
 
 def closed_after(stop: Callable[[], object], **options: Any) -> tuple[float, float]:
-    """Return how many seconds after the stop a source was closed and its main was cancelled."""
+    """Return the seconds from the stop until a source is closed, and until the main is cancelled."""
     source, router = Open(), Router()
     router.add_source(source)
     times: list[float] = []

@@ -206,7 +206,7 @@ def test_all_updates_together_make_the_current_nodes(steps: list[tuple[int, int]
                 hook = hooks.component_closed if number in there else hooks.component_opened
                 hook.announce(part, component=part)
                 there ^= {number}
-                # A component that appeared and disappeared in between is not a change.
+                # A component that appeared and disappeared between two reads is not reported as a change.
                 if reader < 2 and (change := await soon((one, two)[reader])):
                     table = tables[reader]
                     table.update(change.nodes)

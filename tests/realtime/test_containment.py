@@ -567,7 +567,7 @@ async def test_a_daemon_that_moves_itself_out_of_the_cgroup_ends_with_its_worker
 
 
 async def _removal_that_is_held_up_by(late: subprocess.Popen[bytes], clock: Clock) -> asyncio.Task[bool]:
-    """Remove a cgroup after its first member was killed and the process ``late`` has entered it."""
+    """Start to remove a cgroup, move the process ``late`` into it, and return the removal, which has to wait."""
     while True:
         try:
             place = Cgroup()
@@ -590,7 +590,7 @@ async def _removal_that_is_held_up_by(late: subprocess.Popen[bytes], clock: Cloc
 
 @pytest.mark.parametrize(("seconds", "removed"), [(5, True), (15, False)])
 async def test_a_cgroup_that_takes_long_to_become_empty_is_removed(clock: Clock, seconds: float, removed: bool) -> None:
-    """The worker removes the cgroup, and so does the code that releases the guard, which is waiting at that time."""
+    """If the worker cannot remove the cgroup in time, it is removed when the guard is released."""
     guard_manager.acquire()
     with subprocess.Popen(["sleep", "1000"]) as late:
         try:

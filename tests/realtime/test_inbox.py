@@ -727,7 +727,7 @@ async def test_a_replay_key_is_accepted_once(scheme: Stripe | Slack, durable: bo
 
 
 async def test_a_repetition_waits_for_the_first_and_replaces_it_on_disconnect() -> None:
-    """The handler has one message, and the lane has two. The fourth waits with its repetition. Both are accepted."""
+    """The lane is full, so the last message and its repetitions wait. All requests are accepted."""
     go_on, seen = asyncio.Event(), Recorder()
 
     async def slow(event: WebhookEvent) -> None:

@@ -32,7 +32,7 @@ def python(code: str) -> list[str]:
 
 
 async def gone_through(supervisor: Supervisor, name: str, *statuses: str) -> None:
-    """Wait until the child ``name`` has gone through ``statuses``."""
+    """Wait until the child ``name`` has passed through ``statuses`` in this order."""
     left = list(statuses)
     async with asyncio.timeout(LIMIT):
         async for event in supervisor.watch():

@@ -192,8 +192,7 @@ class Chaos:
         try:
             await supervisor.resume()
             for child in supervisor.workers():
-                # A child has failed and is not restarted if it was about to fail when it was stopped, or could not
-                # start.
+                # Nothing restarts a child that failed while it was being stopped, or that could not start.
                 down = child.status is Status.STOPPED or (child.status is Status.FAILED and child.name in self.by_hand)
                 if child.kind == "supervisor" and down:
                     await supervisor.restart(child.name)

@@ -1,6 +1,7 @@
 """Real applications under `lifecycle watch`, started with the commands of the documentation.
 
-After a broken edit, the old process still answers. After a good edit, a new process answers. At the end, none is left.
+After a broken edit, the old process still answers. After a good edit, a new process answers. At the end, no
+process is left.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def ask(port: int) -> str:
 
 
 def keeps_running(seen: Any, app: Path, ask: Callable[[], str]) -> None:
-    """Break the application, then edit it, and end it."""
+    """Break the application, repair it, and stop the watcher."""
     until_blocking(lambda: ask() == "hello", seen.everything)
     old = break_it(seen, app, ask)
     edit(app)
@@ -131,7 +132,7 @@ def edit(app: Path) -> None:
 
 
 def end(seen: Any) -> None:
-    """End `lifecycle watch`, and check that no process is left."""
+    """Stop `lifecycle watch`, and check that no process is left."""
     left = seen.process.children(recursive=True)
     seen.process.terminate()
     seen.ends(0)
@@ -172,7 +173,7 @@ def test_server_that_inherits_a_socket(watch: Any, here: Path, code: str, argv: 
 
 @pytest.mark.engine("node")
 def test_node_program(watch: Any, here: Path) -> None:
-    """A syntax error in JavaScript is found by the new process, so `--keep-old` starts it before the old one ends."""
+    """A syntax error in JavaScript is found by the new process, so `--keep-old` starts it before the old one exits."""
     write(here / "app.js", NODE)
     seen = watch("--socket", "127.0.0.1:0", "--keep-old", "--ready", "line:listening", "--", "node", "app.js")
     [port] = seen.said(r"listening on 127\.0\.0\.1:(\d+)")

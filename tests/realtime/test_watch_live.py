@@ -85,7 +85,7 @@ def test_an_open_page_reloads_after_an_edit_and_survives_a_broken_one(
         seen.said("exited with status 3|the old process keeps running", times=2)
         write(app, served(4, tag))
         seen.seen("page 4")
-        # An error page has no tag, and the browser does not display it.
+        # An error page has no script tag, and the browser does not display it.
         write(app, served(5, tag, status=500))
         seen.seen("refused 5")
         write(app, served(6, tag))

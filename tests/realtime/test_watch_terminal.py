@@ -163,7 +163,7 @@ class TestPrompt:
             if seen.tty.expect([f"resized {columns}", pexpect.TIMEOUT], timeout=3) == 0:
                 break
         else:
-            pytest.fail(f"no change of the window's size was passed on: {seen.tty.before!r}")
+            pytest.fail(f"the command did not notice that the window size had changed: {seen.tty.before!r}")
         seen.types("quit")
         seen.ends(0)
 

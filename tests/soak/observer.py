@@ -29,7 +29,7 @@ _MOVES: dict[str, list[str]] = json.loads((Path(__file__).parents[1] / "data" / 
     "table"
 ]
 
-#: The seconds between two counts of resources, and the number of such counts per count of all objects.
+#: The seconds between two resource counts. One resource count in ``_OBJECTS`` also includes all Python objects.
 _PAUSE, _OBJECTS = 0.25, 12
 
 

@@ -36,7 +36,7 @@ __all__ = ["QuietCheck", "check_file"]
 
 _SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "reference" / "snapshot.schema.json").read_text())
 _RESTLESS = ("created", "pending", "starting", "stopping", "suspended")
-#: A child that fails on purpose until its supervisor gives up on it. A command restarts it.
+#: A child that fails on purpose until its supervisor stops restarting it. A command starts it again.
 _BRITTLE = "brittle"
 #: Loops that stop during a suspension.
 _HELD = ("counter", "pair-task", "link-2", "brittle")

@@ -101,7 +101,7 @@ class Senders:
         return None
 
     async def _tear(self, path: str, number: int) -> None:
-        """Send half of a request, and then stop sending."""
+        """Send half of a request, and never send the rest."""
         self._history.refused.add(number)
         address = urlsplit(self._url)
         with suppress(OSError):

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["TASKS", "THREADS", "Tree"]
 
 SOON = Backoff(initial=0.05, maximum=0.5)
-#: The backoff of a child that crashes too often. Its supervisor gives up on it until a command restarts it.
+#: The backoff of a child that crashes too often. Its supervisor stops restarting it, and a command
+#: starts it again.
 _BRITTLE = Backoff(initial=0.01, maximum=0.05, max_restarts=3, within=5.0)
 
 #: Workers that a command can crash.

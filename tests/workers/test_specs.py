@@ -83,7 +83,7 @@ def test_very_large_budget_reports_the_last_hundred_errors() -> None:
 
 
 def _last_of(budget: Budget, *, at: float) -> list[str]:
-    """Exceed the restart limit with one more error. Return the messages of all errors in the raised group."""
+    """Report one error more than the restart limit allows. Return the messages of all errors in the raised group."""
     with pytest.raises(RestartLimitReached) as caught:
         budget.spend(at, "c", ValueError("third"))
     group = caught.value.__cause__

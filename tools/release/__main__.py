@@ -23,7 +23,7 @@ from tools.release.programs import EXTRAS, FOR_TESTS, SMOKE, WITHOUT
 
 DIST = Path("dist")
 
-#: The tests that run with the lowest versions. They are quick, and use most of the dependencies' interfaces.
+#: The tests that run with the lowest dependency versions. They are quick, and use most of the dependencies' interfaces.
 QUICK = ("sources", "observe", "bridges", "cli")
 
 #: A check raises if something is wrong. Otherwise its result is printed.

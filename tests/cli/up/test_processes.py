@@ -1,4 +1,4 @@
-"""`lifecycle up` reads its command line, Procfiles, tables and environments, and orders the starts."""
+"""`lifecycle up` reads its command line, Procfiles, tables and environments, and determines the start order."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ async def test_undecodable_source_is_an_error(tmp_path: Path, content: bytes) ->
 
 @pytest.mark.parametrize("text", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho hello\n", "#!/bin/sh\nsleep 60\n", None])
 async def test_check_without_an_answer_finds_no_error(tmp_path: Path, text: str | None) -> None:
-    """A Python that fails, prints other output, hangs or is missing must not prevent a restart."""
+    """A Python interpreter that fails, prints unexpected output, hangs or is missing must not prevent a restart."""
     python, source = tmp_path / "python", tmp_path / "bad.py"
     source.write_text("def f(:\n")
     if text is not None:

@@ -280,7 +280,7 @@ async def test_where_the_bucket_is_denied_the_server_is_not_asked_for_every_even
 
 @pytest.fixture
 def silent(tmp_path: Path) -> Iterator[NatsProcess]:
-    """Yield a server that does not answer queries for failures."""
+    """Yield a server that does not respond to requests for stored failures."""
     with NatsProcess(tmp_path, settings='mappings: { "$JS.API.STREAM.MSG.GET.KV_FAILURES": "nowhere" }') as server:
         yield server
 

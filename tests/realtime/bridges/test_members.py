@@ -237,7 +237,7 @@ async def test_events_to_which_no_member_subscribes_any_more_become_dead_letters
         async with running(old):
             await (await here.emit(Event("b/x", 7)))
             monkeypatch.setattr(streams, "_FORGOTTEN", 0.2)
-            # The first event is the outgoing one.
+            # The first event is the original event, which this router also receives.
             [_, letter] = await dead.wait(2)
     assert (letter.topic, letter.data) == ("dead/b/x", 7)
     assert letter.headers["dead-reason"] == "no member of the group subscribes to it any longer"

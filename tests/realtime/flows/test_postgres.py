@@ -400,7 +400,7 @@ async def test_many_messages_share_few_notifications_and_none_is_lost() -> None:
 
 @asynccontextmanager
 async def committing(url: str) -> AsyncIterator[None]:
-    """Keep the owner's commit of a success open until the block ends and another statement waits for it."""
+    """Record a success as the flow's owner, and commit it when another statement waits for the lock."""
     with psycopg.connect(url) as db:
         db.execute("UPDATE lifecycle_flows SET state = 'SUCCESS' WHERE id = 'one'")
         db.execute("UPDATE lifecycle_flow_steps SET state = 'SUCCESS', result = '5' WHERE flow = 'one'")

@@ -95,7 +95,7 @@ async def test_p6_a_worker_that_cannot_stop_a_call_is_killed(tmp_path: Path) -> 
         pid = await pool.call("pid")
         deadline, held = 0.1, tmp_path / "held"
         with announced(hooks.pool_recovered, pool) as recovered:
-            # On a slow machine, the call may finish before it has reached that point.
+            # On a slow machine, the call may time out before it holds the interpreter lock.
             while not held.exists():
                 deadline *= 2
                 with pytest.raises(TimeoutError, match="running on 'pool-1'"):
@@ -198,7 +198,7 @@ async def test_p9_a_slow_consumer_bounds_the_memory_and_pings_are_answered() -> 
                 await until(lambda: len(checked) > seen + 10)
                 assert all(each["result"].healthy for each in checked)
                 grown = psutil.Process().memory_info().rss - before
-        # The window contains 32 values. Twice as many exist while they are being read.
+        # The window contains 32 values of 1 MiB, and up to twice as many are in memory while they are read.
         assert grown < 100 * 1024 * 1024
 
 

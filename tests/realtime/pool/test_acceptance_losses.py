@@ -434,7 +434,7 @@ async def test_a_call_whose_deadline_is_infinite_may_hold_the_interpreter(tmp_pa
 
 
 async def test_a_call_that_cannot_be_stopped_takes_the_others_of_its_worker_with_it(tmp_path: Path) -> None:
-    """The cancelled caller is cancelled, and the other callers receive an error about the lost worker."""
+    """The cancelled caller gets a `CancelledError`, and the other callers get an error about the lost worker."""
     async with pool_of("Loop", concurrency=2) as pool:
         beside = asyncio.create_task(pool.call("sleep", str(tmp_path / "started")))
         await started(tmp_path / "started")

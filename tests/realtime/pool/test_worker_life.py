@@ -115,7 +115,7 @@ async def test_bye_cancels_calls_that_do_not_finish_in_time(
     request = worker.call(function, str(tmp_path / "started"))
     await until(tmp_path / "started")
     worker.connection.bye(0.05)
-    # The call ends when its connection closes, because the parent did not cancel it.
+    # The parent has not cancelled the call, so the call fails because its connection is closed.
     assert isinstance(await outcome(request), ConnectionClosed)
     await worker.end()
     assert not worker.broken

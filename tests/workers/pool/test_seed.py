@@ -533,9 +533,9 @@ async def test_a_lost_call_reports_the_exit_of_its_worker() -> None:
 
 
 async def test_every_recovery_action_occurs(tmp_path: Path) -> None:
-    """Calls cause the actions retry, remove and replace.
+    """The loss of a worker can cause the actions ``retry``, ``remove`` and ``replace``.
 
-    The tests of health cover degrade. The original never replaced workers (B20).
+    The health check tests cover ``degrade``. The original never replaced workers (B20).
     """
     seen: list[tuple[str, str]] = []
 
