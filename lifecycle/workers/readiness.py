@@ -320,7 +320,10 @@ class Notice(Readiness):
         return replace(command, env={**command.env, _VARIABLE: f"@{name}"})
 
     def reached(self, is_ours: Callable[[int], bool]) -> asyncio.Future[None]:
-        """Wait for ``READY=1``. We keep reading after that, because senders may wait until their messages are read."""
+        """Wait for ``READY=1``.
+
+        We keep reading after that, because senders may be waiting for their messages to be read.
+        """
         assert self._socket is not None, "prepare() sets it"
         loop = asyncio.get_running_loop()
         self._is_ours = is_ours

@@ -252,8 +252,8 @@ class Supervisor(BaseWorker):
         """Return an async iterator that yields a `StatusEvent` for each change in this and all nested supervisors.
 
         Only changes after this call are included. ``router.add_source(supervisor.watch)`` sends the events to a router.
-        Their topic is ``status/<name>``, or ``status/<name>/<name>`` for a child of a nested supervisor. The iterator
-        stops when the supervisor ends.
+        The events' topics are ``status/<name>``, or ``status/<name>/<name>`` for a child of a nested supervisor. The
+        iterator stops when the supervisor ends.
         """
         watch = self._watches.add()
         self._begin_watch()

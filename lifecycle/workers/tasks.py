@@ -215,7 +215,7 @@ class Gate:
         self._held: set[asyncio.Task[Any]] = set()
         # True once a loop has reached the gate. Before that, we cannot tell whether all loops are waiting.
         self._known = False
-        # Set to make callers that are waiting for all loops check again.
+        # Setting this event makes callers check again whether all loops are waiting.
         self._moved = asyncio.Event()
         self._waiting = 0
 

@@ -94,7 +94,7 @@ class Cgroup:
         )
 
     def move(self, pid: int) -> None:
-        """Move our child ``pid`` and its descendants into the cgroup. The child must not be reaped meanwhile.
+        """Move our child ``pid`` and its descendants into the cgroup. The child must not be reaped during the move.
 
         This blocks for a few milliseconds. Raises OSError if the move is refused.
         """

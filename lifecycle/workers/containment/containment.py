@@ -336,7 +336,7 @@ _SHELL: Final = ("sh", "-c", '"$@"; exit $?', "sh")
 _LAST: Final = ("env", "--default-signal", "sh", "-c", '{ [ -p "$0" ] && echo >"$0"; } 2>/dev/null; exec "$@"')
 #: The time limit for checking whether namespaces work, in seconds.
 _CHECK: Final = 10.0
-#: If the command cannot open the pipe, how long to wait before assuming that it has arrived, in seconds.
+#: Seconds to wait before assuming that a command has arrived, in case it cannot open the pipe.
 _ARRIVES: Final = 10.0
 
 

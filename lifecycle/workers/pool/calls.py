@@ -428,7 +428,7 @@ class PendingCall:
         return self.spec.timed_out(self._dispatcher.queued if worker is None else f"running on {worker.id!r}")
 
     def _kill_unless(self, stopped: asyncio.Future[None]) -> None:
-        """Kill the worker if ``stopped`` is not done within the grace period. Halfway through, dump its stacks."""
+        """Kill the worker if ``stopped`` is not done within the grace period. Halfway through, dump its call stacks."""
         assert self.worker is not None, "the call was sent"
         loop, grace = self._dispatcher.loop, self._dispatcher.settings.process.grace
         timers = [loop.call_later(grace / 2, self.worker.dump_stacks), loop.call_later(grace, self._kill)]

@@ -339,7 +339,7 @@ class WorkerManager:
     def drain(self, worker: PoolWorker, reason: Reason) -> None:
         """Stop assigning calls to ``worker``, and stop it after its last call.
 
-        If the pool still needs the worker, replace it.
+        If the pool needs a replacement, start one.
         """
         if not worker.phase.alive:
             return

@@ -43,7 +43,8 @@ VERSION = 1
 LIMIT = 64 * 1024 * 1024
 #: The environment variable that contains the name of a worker process's codec.
 CODEC = "LIFECYCLE_POOL_CODEC"
-#: The frames that a worker can send, with the types of the items after the tag.
+#: The frames that a worker can send, with the types of the items after the tag. The comments name these items. In a
+#: pong, the age of the running call is in seconds, and the resident memory is in bytes.
 FROM_WORKER: dict[str, tuple[Any, ...]] = {
     "hello": (int, int, str),  # `version`, `pid`, `language`
     "ready": (),
@@ -51,20 +52,18 @@ FROM_WORKER: dict[str, tuple[Any, ...]] = {
     "error": (int, str, str, str, bool),  # `id`, `type`, `message`, `traceback`, `was_cancelled`
     "chunk": (int, object),  # `id`, `value`
     "end": (int,),  # `id`
-    # `number`, `id`, `age`, `rss`. The age of the running call is in seconds, and the resident memory is in bytes.
-    "pong": (int, int | None, int | float, int),
+    "pong": (int, int | None, int | float, int),  # `number`, `id`, `age`, `rss`
 }
-#: The frames that the parent can send.
+#: The frames that the parent can send. Pickled arguments are bytes. After a bye, the worker has `seconds` to exit.
 FROM_PARENT: dict[str, tuple[Any, ...]] = {
     "setup": (dict,),
-    "trace": (int, str),  # `id`, `traceparent`
-    # `id`, `function`, `args`, `kwargs`, `budget`, `window`. Pickled arguments are bytes.
+    "trace": (int, str),  # `next_id`, `traceparent`
+    # `id`, `function`, `args`, `kwargs`, `budget`, `window`
     "call": (int, str, (list, bytes), (dict, bytes), int | float | None, int),
     "cancel": (int, str),  # `id`, `reason`
     "credit": (int, int),  # `id`, `chunks`
     "ping": (int,),  # `number`
-    # The number is how many seconds the worker may take to exit.
-    "bye": (int | float,),
+    "bye": (int | float,),  # `seconds`
 }
 
 
