@@ -393,7 +393,8 @@ def _search(segments: Sequence[Segment], groups: Mapping[int, str]) -> str:
         else:
             # As in `_wild`, the leftmost match of the segments up to the next `**` is as good as any other.
             regex += f"{closing}(?>(?:/({group}{_ANY}(?:/{_ANY})*?))??"
-            closing = ")"
+            # The last of these segments must match a whole segment of the topic, not just its beginning.
+            closing = r"(?=/|\Z))"
     return regex
 
 

@@ -31,6 +31,8 @@ def test_a_pattern_matches_the_same_topics_as_a_slow_implementation_of_the_rules
 @example("{a:**}/{b:**}", "x/y")
 @example("{a:**}/x/{b:**}/x/{c:**}", "x/x/x/x")
 @example("{a:**}/[+-0]x/*", "a//x/y")
+@example("{a:**}/x/**", "xy/x")
+@example("{a:**}//**", "x/")
 def test_names_get_the_same_values_as_from_a_slow_implementation_of_the_rules(pattern: str, topic: str) -> None:
     assert Pattern(pattern).params(topic) == reference_patterns.params(pattern, topic)
 
