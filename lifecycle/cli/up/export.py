@@ -33,6 +33,8 @@ _MARK: Final = "# Written by lifecycle export systemd, which replaces this file.
 _MODES: Final = {".env": 0o600}
 _MODE: Final = 0o644
 _POLICIES: Final = {"always": "always", "on_failure": "on-failure", "never": "no", None: "always"}
+#: The conditions of dependents that a job meets by exiting.
+_EXITS: Final = ("up", "completed", "ended")
 _PLAIN: Final = re.compile(r"/[A-Za-z0-9_./+-]*")
 _ESCAPES: Final = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\t": r"\t", "\r": r"\r", "%": "%%"}
 #: The characters that are special inside double quotes in a file with variables.
@@ -56,11 +58,14 @@ def export_systemd(settings: UpSettings, directory: Path) -> int:
         app = re.sub("[^A-Za-z0-9_-]+", "_", file.parent.name) or "app"
         units = _Units(app, file, tuple(filter(Path.is_file, shared)), directory.absolute())
         found = units.files(processes)
-        _check_replaceable(found)
-        directory.mkdir(parents=True, exist_ok=True)
-        for path, text in found.items():
-            _write(path, text)
-            write(sys.stdout, f"{path}\n")
+        try:
+            _check_replaceable(found)
+            directory.mkdir(parents=True, exist_ok=True)
+            for path, text in found.items():
+                _write(path, text)
+        except OSError as error:
+            raise UsageError(f"{error.filename}: {error.strerror}; use another directory") from None
+        write(sys.stdout, "".join(f"{path}\n" for path in found))
     for text in units.differences(processes):
         console.warning(text)
     return DONE
@@ -97,9 +102,12 @@ class _Units:
             "Install": ["WantedBy=multi-user.target"],
         }
         found = {self.directory / f"{self.app}.target": _text(target)}
+        awaited = {name for each in processes for name, need in each.needs.items() if need in _EXITS}
         for each in processes:
             secrets = self._variables(each)
-            found[self.directory / self._service(each.name)] = _text(self._sections(each, secrets))
+            found[self.directory / self._service(each.name)] = _text(
+                self._sections(each, _type(each, awaited), secrets)
+            )
             if secrets:
                 lines = [f'{name}="{_QUOTED.sub(_BACKSLASH, value)}"' for name, value in secrets.items()]
                 found[self._env_file(each)] = "\n".join([_MARK, *lines, ""])
@@ -113,12 +121,20 @@ class _Units:
             for each in processes
             if each.name in waits and each.ready not in (None, "notify")
         ]
+        jobs = {each.name for each in processes if each.is_job}
+        found += [
+            f"{each.name}: systemd does not wait until {name} is {need}; set restart = 'never' for {name}, and remove "
+            "its ready and probe"
+            for each in processes
+            for name, need in each.needs.items()
+            if need in ("completed", "ended") and name not in jobs
+        ]
         left_out = [
             f"{each.name}: {key} is left out" for each in processes for key in ("probe", "watch") if getattr(each, key)
         ]
         return found + left_out
 
-    def _sections(self, process: Process, secrets: dict[str, str]) -> dict[str, list[str]]:
+    def _sections(self, process: Process, kind: list[str], secrets: dict[str, str]) -> dict[str, list[str]]:
         return {
             "Unit": [
                 f"Description={_specified(f'{process.name} of {self.file}')}",
@@ -127,7 +143,7 @@ class _Units:
                 *_limits(process),
             ],
             "Service": [
-                *_type(process),
+                *kind,
                 f"WorkingDirectory={_path(process.cwd)}",
                 *(f'Environment="{name}={_escaped(value)}"' for name, value in _own(process, self.shared).items()),
                 # The variables in this file take precedence.
@@ -178,12 +194,13 @@ def _word(number: int) -> str:
     return f"LIFECYCLE_WORD_{number}"
 
 
-def _type(process: Process) -> list[str]:
-    if process.is_job:
+def _type(process: Process, awaited: set[str]) -> list[str]:
+    """Return the service type. The exits of the processes ``awaited`` start other processes."""
+    if process.is_job and process.name in awaited:
         # Dependent services start when the job has exited.
         return ["Type=oneshot", "RemainAfterExit=yes"]
     if process.ready == "notify":
-        return ["Type=notify", f"TimeoutStartSec={process.start_timeout:g}"]
+        return ["Type=notify", f"TimeoutStartSec={_seconds(process.start_timeout)}"]
     return ["Type=exec"]
 
 
@@ -198,12 +215,17 @@ def _stop(process: Process) -> list[str]:
     codes = " ".join([*map(str, process.success_exit_codes), *signals])
     return [
         f"Restart={_POLICIES[process.restart]}",
-        f"RestartSec={process.backoff:g}",
+        f"RestartSec={_seconds(process.backoff)}",
         *([f"SuccessExitStatus={codes}"] if codes else ()),
         "KillMode=mixed",
         f"KillSignal={process.stop_signal.name}",
-        f"TimeoutStopSec={process.stop_timeout:g}",
+        f"TimeoutStopSec={_seconds(process.stop_timeout)}",
     ]
+
+
+def _seconds(number: float) -> str:
+    """Return ``number`` without an exponent, which systemd would refuse."""
+    return f"{number:f}".rstrip("0").rstrip(".")
 
 
 def _command(process: Process) -> str:

@@ -87,6 +87,8 @@ def read_process_compose(
         project.check()
     except ValueError as error:
         raise ConfigError(f"{file}: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{file}: is nested too deeply, or contains itself; remove this nesting") from None
     return found
 
 
@@ -98,9 +100,36 @@ def _load(file: Path) -> Any:
             f"{file}: YAML needs PyYAML; install the extra 'yaml': pip install 'lifecycle-control[yaml]'"
         ) from None
     try:
-        return yaml.safe_load(read_text(file))
+        return yaml.load(read_text(file), _loader(yaml.SafeLoader, yaml.constructor.ConstructorError))  # noqa: S506  # safe
     except yaml.YAMLError as error:
         raise ConfigError(f"{file}: cannot be read: {' '.join(str(error).split())}") from None
+
+
+def _loader(base: Any, wrong: Any) -> Any:
+    """Return a loader that raises the error ``wrong`` for duplicate keys, keys such as ``on``, and invalid values."""
+
+    class Loader(base):  # type: ignore[misc]  # PyYAML is imported when it is needed
+        def compose_mapping_node(self, anchor: str | None) -> Any:
+            node: Any = base.compose_mapping_node(self, anchor)
+            seen: set[str] = set()
+            keys: list[Any] = [key for key, _ in node.value if isinstance(key.value, str)]
+            for key in keys:
+                if key.tag == "tag:yaml.org,2002:bool":
+                    raise wrong(None, None, f"the key {key.value} is a boolean; write it in quotes", key.start_mark)
+                if key.value in seen:
+                    raise wrong(None, None, f"the key {key.value} occurs twice; remove one of them", key.start_mark)
+                # Several mappings can be merged.
+                if key.value != "<<":
+                    seen.add(key.value)
+            return node
+
+        def construct_object(self, node: Any, deep: bool = False) -> Any:
+            try:
+                return base.construct_object(self, node, deep)
+            except (AttributeError, KeyError, TypeError, ValueError):
+                raise wrong(None, None, f"not a valid {node.tag.rpartition(':')[2]}", node.start_mark) from None
+
+    return Loader
 
 
 class _Node:

@@ -191,3 +191,48 @@ def test_files_of_others_are_not_replaced(here: Path, capsys: pytest.CaptureFixt
     assert main(["export", "systemd"]) == 2
     assert "a_b_c-web.service was not written by lifecycle export; remove it" in capsys.readouterr().err
     assert not (here / "a_b_c.target").exists()
+
+
+@pytest.mark.parametrize(
+    ("directory", "message"),
+    [("file", "file: File exists; use another directory"), ("units", "a_b_c.target: Is a directory; use another")],
+)
+def test_wrong_directory_is_refused(
+    here: Path, capsys: pytest.CaptureFixture[str], directory: str, message: str
+) -> None:
+    (here / "Procfile").write_text("web: serve\n")
+    (here / "file").touch()
+    (here / "units" / "a_b_c.target").mkdir(parents=True)
+    assert main(["export", "systemd", directory]) == 2
+    said = capsys.readouterr()
+    assert (said.out, message in said.err) == ("", True)
+
+
+def test_services_only_wait_for_exits_that_dependents_need(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "lifecycle.toml").write_text(
+        """
+        [processes.db]
+        command = "postgres"
+        restart = "never"
+        [processes.job]
+        command = "work"
+        restart = "never"
+        [processes.seed]
+        command = "seed"
+        restart = "on-failure"
+        [processes.web]
+        command = "serve"
+        restart = "always"
+        stop-timeout = 1234567
+        backoff = 0.25
+        depends-on = { db = "started", job = "completed", seed = "ended" }
+        """
+    )
+    assert main(["export", "systemd"]) == 0
+    types = {name: unit(here / f"a_b_c-{name}.service")["Type"] for name in ("db", "job", "seed")}
+    assert types == {"db": ["exec"], "job": ["oneshot"], "seed": ["exec"]}
+    said = capsys.readouterr().err
+    assert "web: systemd does not wait until seed is ended; set restart = 'never' for seed" in said
+    assert "until job" not in said
+    web = unit(here / "a_b_c-web.service")
+    assert (web["TimeoutStopSec"], web["RestartSec"]) == (["1234567"], ["0.25"])

@@ -166,6 +166,11 @@ def test_wrong_or_unsupported_keys_are_refused(
     ("text", "message"),
     [
         ("processes: [", "process-compose.yaml: cannot be read: while parsing"),
+        ("a: &b [*b]", "process-compose.yaml: is nested too deeply, or contains itself"),
+        ("[" * 3000, "process-compose.yaml: is nested too deeply, or contains itself"),
+        ("processes: !!bool maybe", "process-compose.yaml: cannot be read: not a valid bool .* line 1, column 12"),
+        ("processes: { web: { command: x }, web: {} }", "the key web occurs twice; remove one of them .* line 1"),
+        ("processes: { on: { command: x } }", "the key on is a boolean; write it in quotes .* line 1, column 14"),
         ("- web", "process-compose.yaml: the file is not a mapping"),
         ("version: '1'", "defines no processes; write processes: NAME: command: COMMAND"),
         ("vars: { A: 1 }\nprocesses: { web: { command: x } }", "vars is not supported; write the values into"),
@@ -174,6 +179,16 @@ def test_wrong_or_unsupported_keys_are_refused(
 def test_wrong_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read(tmp_path, text)
+
+
+def test_merged_mappings_can_be_overridden(tmp_path: Path) -> None:
+    text = """
+        x-base: &base { command: base, replicas: 2 }
+        x-more: &more { <<: *base, replicas: 3 }
+        processes: { web: { <<: *more, command: web }, "on": { <<: *base } }
+    """
+    found = read(tmp_path, text)
+    assert [(each.argv[-1], each.replicas) for each in found.values()] == [("web", 3), ("base", 2)]
 
 
 def test_ignored_keys_are_named_once(
