@@ -3,7 +3,7 @@
 `names_over_star` compares a route for `svc/{name}/x` with a route for `svc/*/x`. For `_cold`, each topic occurs only
 once. `declared_name_over_split` compares a handler that declares `name` with a handler that splits the topic itself.
 
-The figures for blinker, pyee and bubus are their time divided by our time (`exact`).
+For blinker, pyee and bubus, each figure is that library's time divided by ours (`exact`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Keep a web server, a job worker and a scheduler running together: ``python examples/trio.py``.
 
 The worker and the scheduler start when the web server responds. A process is restarted when it exits, or when its probe
-has failed three times. Ctrl+C and SIGTERM stop them in reverse order. Replace the three commands with yours, such as
-gunicorn, ``celery worker`` and ``celery beat``. Their working directory is HOME_OF_TRIO.
+has failed three times. Ctrl+C and SIGTERM stop the processes in reverse order. Replace the three commands with yours,
+such as gunicorn, ``celery worker`` and ``celery beat``. Their working directory is HOME_OF_TRIO.
 """
 
 import logging

@@ -255,7 +255,7 @@ USES: dict[str, Use] = {
 }
 #: Parameters that can be negative, because a time in the past means "immediately".
 _NEGATIVE = {"BaseWorker.ask_to_stop(timeout)", "BaseWorker.stop(timeout)", "stop_and_wait(timeout)"}
-#: Parameters that can be 0, by name or with their owner.
+#: Parameters that can be 0. An entry without a class or function applies to all parameters with that name.
 _ZERO = (
     "after cancel_after debounce dedupe drain_delay drain_timeout exit_timeout grace hook_timeout initial jitter "
     "maximum older_than remember reset_after shutdown_timeout stop_timeout Backoff(within) Clock.advance(seconds) "
@@ -280,7 +280,7 @@ async def use(parameter: str, given: object) -> Any:
 
 
 def run(parameter: str, given: object) -> Any:
-    """Use the parameter in virtual time, or in real time if that involves starting a process."""
+    """Call the function that has the parameter, in virtual time unless it starts a process."""
     loop = None if parameter.startswith("Lease.") else VirtualLoop
     with asyncio.Runner(loop_factory=loop) as runner:
         return runner.run(use(parameter, given))

@@ -252,8 +252,8 @@ def check_size(connection: Connection, subject: str, headers: dict[str, str], bo
     size = len(body) + sum(len(name) + len(value) + 4 for name, value in headers.items()) + 12
     if size > most:
         raise Unpublishable(
-            f"an event on {subject!r} has {size:,} bytes with its headers; the server's limit is {most:,}; "
-            "store large data elsewhere and send its address"
+            f"an event on {subject!r} is {size:,} bytes including its headers, but the server's limit is {most:,}; "
+            "store large data elsewhere and send a reference to it"
         )
 
 

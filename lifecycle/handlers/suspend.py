@@ -53,7 +53,7 @@ _TABLE = {
     _State.RESUMING: (_State.RUNNING, _State.SUSPENDED),
 }
 
-#: Maps each stable state to the state during the transition to it.
+#: Maps each stable state to the transitional state that precedes it.
 _VIA = {_State.SUSPENDED: _State.SUSPENDING, _State.RUNNING: _State.RESUMING}
 
 _TARGETS = {

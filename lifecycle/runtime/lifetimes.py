@@ -428,7 +428,7 @@ class Life:
         self.interrupt: Callable[[], None] = _nothing
         #: Notifies systemd, if systemd runs the program.
         self.notifier: _Notifier | None = None
-        #: True once all mains have started.
+        #: True once all main functions have started.
         self.is_up: bool = False
         self.reason: Reason = Reason.NONE
         self.signum: int | None = None

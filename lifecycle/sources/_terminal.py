@@ -227,7 +227,7 @@ def _redirected(file: TextIO) -> Generator[None]:
 
 
 class _Above:
-    """A text file that prints its lines above the prompt of the current session.
+    """A file object that prints each line above the prompt of the current session.
 
     Any thread can write to it without waiting.
 

@@ -133,9 +133,9 @@ class InboxDelivery:
         self._ready: deque[Message] = deque()
         # Messages that the router has accepted. Each task waits until a delivery ends and stores its result.
         self._followed: dict[asyncio.Task[None], Delivery] = {}
-        # The numbers of messages that the router dropped before calling their handlers.
+        # The ids of messages that the router dropped before calling their handlers.
         self._unused: list[int] = []
-        # The numbers of handled messages, and the task that writes them to the file. The task exists only while there
+        # The ids of handled messages, and the task that writes them to the file. The task exists only while there
         # are such messages.
         self._done: list[int] = []
         self._writing: asyncio.Task[None] | None = None

@@ -105,7 +105,7 @@ class Walk:
 
 @contextmanager
 def phases_checked() -> Iterator[None]:
-    """Check that each phase change of a pool worker during the block is allowed, in order, and has its reason."""
+    """Check that every phase change of a pool worker is allowed, happens in order, and has the expected reason."""
     wrong: list[tuple[str, PhaseChange]] = []
     phases: dict[tuple[int, str], Phase] = {}
 

@@ -142,7 +142,7 @@ def _culprit(start: Json) -> str | None:
 
 
 def _events(case: Json, events: list[Json], *, unordered: bool) -> Json:
-    """Return the events. Leave out stop requests without a grace period, which arrive only by chance."""
+    """Return the events. Leave out stop requests without a grace period, because their arrival depends on timing."""
     curt = {child.get("id") for child in _everybody(case) if child.get("shutdown") in ("brutal_kill", 0)}
     kept = [event for event in events if not (event[0] == "stopping" and event[1] in curt)]
     return Counter(json.dumps(event) for event in kept) if unordered else kept

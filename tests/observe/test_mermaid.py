@@ -1,4 +1,4 @@
-"""The text of a diagram, and errors. `test_mermaid_drawn` checks that Mermaid can draw it."""
+"""The text of diagrams, and invalid arguments. `test_mermaid_drawn` checks that Mermaid can draw the diagrams."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Fifty workers that are killed, stopped, added, removed, suspended and resumed at random.
 
-It takes five seconds in the suite, or the number of seconds in ``LIFECYCLE_CHAOS`` (`make chaos`: five minutes). A seed
-determines the actions. The suite always uses the same seed, and `make chaos` prints a random seed. You can set it with
-``LIFECYCLE_SEED``. Timing depends on the machine.
+It takes five seconds in the suite. ``LIFECYCLE_CHAOS`` sets another number of seconds, and `make chaos` sets it to 300.
+A seed determines the actions. The suite always uses the same seed, and `make chaos` prints a random seed. You can set
+it with ``LIFECYCLE_SEED``. Timing depends on the machine.
 """
 
 from __future__ import annotations

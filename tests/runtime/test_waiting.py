@@ -20,7 +20,7 @@ Mode = Literal["shield", "strict"]
 
 
 async def inside(work: Any, *causes: Any) -> Any:
-    """Run ``work`` in a task inside a lifetime whose block ignores its cancellation, and return the task's outcome.
+    """Run ``work`` as a task in a lifetime whose block ignores cancellation, and return the task's outcome.
 
     A number in ``causes`` lets the loop run that many iterations before the next cause.
     """

@@ -1,7 +1,7 @@
 """The program's resource usage over time, and the check that it does not grow.
 
 In a long run, the median of the second quarter is compared with the median of the last quarter. Caches are full by
-then, so nothing should grow. File sizes are compared in the same way over all runs.
+then, so nothing should grow. The sizes of files are compared in the same way, across all runs.
 """
 
 from __future__ import annotations

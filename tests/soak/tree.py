@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["TASKS", "THREADS", "Tree"]
 
 SOON = Backoff(initial=0.05, maximum=0.5)
-#: The backoff of a child that crashes too often. Its supervisor stops restarting it, and a command
+#: The backoff for a child that crashes too often. Its supervisor stops restarting it, and a command
 #: starts it again.
 _BRITTLE = Backoff(initial=0.01, maximum=0.05, max_restarts=3, within=5.0)
 

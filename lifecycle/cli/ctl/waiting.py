@@ -173,7 +173,7 @@ class RestartProgress:
         self._old = {leaf["id"]: _run_of(leaf) for leaf in leaves}
 
     def of(self, tree: Tree) -> tuple[int, int, str]:
-        """Return the number of new workers, the total, and a description of the rest."""
+        """Return the number of new workers, the total, and a description of the workers that are not new yet."""
         nodes = {name: tree.get(name) for name in self._old}
         new = sum(self._is_new(name, node) for name, node in nodes.items())
         left = len(self._old) - new

@@ -372,7 +372,7 @@ class Contents:
     async def learn(
         self, roots: Iterable[Path], select: Callable[[Iterable[Path]], Iterable[Path]]
     ) -> AsyncGenerator[int]:
-        """Read files at and below ``roots`` if ``select`` returns them, and yield the number known after each batch."""
+        """Read the files below ``roots`` that ``select`` accepts. Yield the number of files read after each batch."""
         walk, left, until = _files(roots), float(MAX_READ), None
         while found := await asyncio.to_thread(lambda: list(map(Path, islice(walk, BATCH)))):
             prints, left = await asyncio.to_thread(_fingerprints, select(found), until, left)
