@@ -104,7 +104,7 @@ def _shown(value: object) -> str:
             return ", ".join(f"{name} {_shown(each)}" for name, each in value.items())
         case []:
             return "none"
-        case float() | int() if abs(value) >= 1000:  # if the digits need grouping
+        case float() | int() if abs(value) >= 1000:  # large numbers need thousands separators
             return f"{value:,.0f}"
         case float():
             return f"{value:.3g}"

@@ -68,7 +68,7 @@ def _argv(kind: str, place: Path, port: int) -> Sequence[str]:
 
 
 async def _failed_in_a_restart(version: int, place: Path, port: int) -> int:
-    """Save a new version. Return the number of requests that fail until it has answered for a while."""
+    """Save a new version, and return the number of failed requests until the new version has answered for a while."""
     tasks: list[asyncio.Task[bytes]] = []
     _save(place, version)
     restarted = asyncio.create_task(_until_version(str(version).encode(), port))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "missing", "started"]
 
-#: The number of seconds within which a supervisor must exit. By default, each stops its children sooner.
+#: The number of seconds within which a supervisor must exit. By default, every supervisor stops its children sooner.
 _ENDS = 30.0
 
 _SUPERVISORD = """

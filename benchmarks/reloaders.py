@@ -97,7 +97,7 @@ def _small(place: Path) -> Path:
 
 
 def _save(reloader: Reloader) -> float:
-    """Save one file. Return the seconds until the program has started, once everything is quiet."""
+    """Save one file, wait until no more starts follow, and return the seconds from the save to the first start."""
     began = time.perf_counter()
     (reloader.place / "0.py").write_text(f"x = {began}\n")
     return reloader.starts(QUIET)[0] - began
@@ -153,7 +153,7 @@ def _idle(kind: str, place: Path) -> tuple[float, float, float]:
 def _settle(reloader: Reloader) -> None:
     """Wait until the reloader has read the directory: until it uses no CPU time for a second."""
     before = -1.0
-    while (now := reloader.cpu_seconds()) - before > 0.01:  # seconds of CPU time, as precise as psutil is
+    while (now := reloader.cpu_seconds()) - before > 0.01:  # psutil measures CPU time in steps of 0.01 s
         before = now
         time.sleep(QUIET)
 

@@ -133,7 +133,7 @@ async def _router(directory: Path, tell: Callable[[Path], None], *, step: float 
 
 
 def _burst_lost() -> int:
-    """Return the number of unreported files in a burst, with the step used for the delay and with the default step."""
+    """Return the number of unreported files in two bursts: one with the step `STEP`, and one with the default step."""
     return sum(asyncio.run(_lost(step)) for step in (STEP, 0.05))
 
 

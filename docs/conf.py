@@ -98,7 +98,7 @@ def clean(*args: Any) -> None:
     elif what == "data" and not isinstance(obj, type) and type(obj).__module__ in ("builtins", "types", "typing"):
         lines.clear()  # The docstring of `tuple` or `Union`.
     elif lines and lines[0].startswith("Alias for field number"):
-        lines.clear()  # A named tuple without a comment.
+        lines.clear()  # This field of a named tuple has no comment.
 
 
 def show_given_types(*args: Any) -> tuple[str, str] | None:

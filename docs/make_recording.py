@@ -1,6 +1,6 @@
 """Record docs/_static/first.svg: ``python -m docs.make_recording``.
 
-tmux runs ``lifecycle watch`` in one pane, and a shell that edits the program in the pane below. The screens become one
+In tmux, ``lifecycle watch`` runs in one pane, and a shell in the pane below edits the program. The screens become one
 animated SVG. They are stacked like the frames of a film, and the style moves them past the window. Each is visible for
 as long as the terminal showed it. A viewer without animation shows the last frame.
 """

@@ -58,7 +58,7 @@ def commands() -> str:
 
 
 def section(command: str, title: str) -> str:
-    """Return the table of one list in the epilog of a command. ``lifecycle`` means the epilog of all commands."""
+    """Return one list in the epilog of a command as a table. ``lifecycle`` is the main command."""
     epilog = _parser("" if command == "lifecycle" else command).epilog or ""
     lines = epilog.partition(f"{title}:\n")[2].partition("\n\n")[0].splitlines()
     rows = [_row(f"`{name}`", _marked(text)) for name, text in (line.split(maxsplit=1) for line in lines)]

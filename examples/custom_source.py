@@ -1,7 +1,7 @@
 """Two custom sources: an async generator, and an object that keeps a resource open.
 
 Try it: ``python examples/custom_source.py ls -l``. Each line that the command prints is an event. If its handler
-rejects a line, the source prints the error: awaiting the `Delivery` returns or raises the result.
+rejects a line, the source prints the error: awaiting the `Delivery` returns the handler's result or raises its error.
 """
 
 import asyncio

@@ -37,8 +37,8 @@ _TURN: Final = 0.00025
 #: The number of seconds per loop iteration that a server may spend on connections with more data to parse.
 _ALL: Final = 0.001
 
-#: A client is cut off if it transfers more than this many bytes per byte of a body, plus `_FRAMING` bytes. One-byte
-#: chunks take six.
+#: A client is cut off if it sends more than this number of bytes for each byte of content, plus `_FRAMING` bytes.
+#: With one-byte chunks, it sends six bytes for each byte of content.
 _RATIO: Final = 3
 _FRAMING: Final = 16 * 1024
 
@@ -188,7 +188,7 @@ class Connection(web.RequestHandler):
         if self._deaf:
             return
         if self._held or len(data) > _PIECE:
-            # Without data, this call makes aiohttp parse data buffered by its parser.
+            # A call without new data makes aiohttp parse the data that its parser has buffered.
             if not data:
                 super().data_received(data)
                 return

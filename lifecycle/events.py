@@ -329,7 +329,7 @@ class WebhookEvent:
         return json.loads(self.body)
 
 
-#: The maximum number of segments and characters of a path below ``status/`` in a valid topic.
+#: The maximum numbers of segments and of characters that may follow ``status/`` in a valid topic.
 _PATH_SEGMENTS, _PATH_SIZE = 63, 1017
 
 

@@ -70,7 +70,7 @@ class Machine(Generic[S]):
         # Plain tuples, oldest first. There may be thousands of machines, and few of their histories are ever read.
         self._history: list[tuple[S, S, str, float, float]] = []
         self._kept = history
-        # Notified after each change. None until a task first waits for one.
+        # Notified after each change. None until a task waits for a change for the first time.
         self._changed: Condition | None = None
 
     def __repr__(self) -> str:
@@ -99,7 +99,7 @@ class Machine(Generic[S]):
         """Change to ``target``. Return False if the transition is ignored.
 
         Raises:
-            InvalidTransition: if the transition is not allowed. The error shows both states and the legal ones.
+            InvalidTransition: if the transition is not allowed. The error lists both states and the legal next states.
         """
         old = self._state
         row = self._table[old]

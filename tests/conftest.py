@@ -70,7 +70,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """Fail skipped tests if every program is installed, and make log records safe to send to other processes."""
+    """Turn skips into failures if LIFECYCLE_NO_SKIP is set, and make log records safe to send to other processes."""
     report = yield
     report.sections = [(name, _sendable(text)) for name, text in report.sections]
     if report.skipped and os.environ.get("LIFECYCLE_NO_SKIP"):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Manager"]
 
-_LIMIT = 30.0  # seconds; a working program needs much less
+_LIMIT = 30.0  # the time limit in seconds, which a working program never approaches
 
 
 class Manager:

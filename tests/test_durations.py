@@ -261,7 +261,7 @@ _ZERO = (
     "maximum older_than remember reset_after shutdown_timeout stop_timeout Backoff(within) Clock.advance(seconds) "
     "Debounce(wait) Gate.suspend(timeout) Times(backoff) debounce(wait) sleep(seconds)"
 )
-#: Parameters that must be finite, by name or with their owner.
+#: Parameters that must be finite. An entry without a class or function applies to all parameters with that name.
 _FINITE = (
     "ack_wait after age dedupe drain_delay every flush_timeout grace idle jitter lease poll step ttl "
     "Clock.advance(seconds) HealthCheckSource(interval) HealthCheckSource(timeout) Heartbeat(timeout) "

@@ -92,7 +92,7 @@ async def test_waiting_functions_are_committed_together_and_in_order(path: Path)
         await asyncio.gather(task, waiting)
         assert await journal.run(notes) == [str(number) for number in range(100)]
         await journal.run(lambda db: db.set_trace_callback(None))
-    # One commit contains the hundred calls and the spy's. The other commit is the read's.
+    # One commit contains the hundred calls and the call that installs the spy. The other commit belongs to the read.
     assert len([text for text in commits if text.startswith("COMMIT")]) == 2
 
 
@@ -114,7 +114,8 @@ async def test_on_a_slow_disk_callers_that_were_served_join_the_next_transaction
         last = asyncio.create_task(journal.run(note("alone")))
         await asyncio.sleep(0)
     await last
-    # The first commit is the spy's. A single write at the end is not delayed when the journal closes.
+    # The first commit belongs to the call that sets the callback. A single write at the end is not delayed when the
+    # journal closes.
     assert len([text for text in commits if text.startswith("COMMIT")]) == 1 + 5 + 1
     assert len(on_disk(path)) == 21
 

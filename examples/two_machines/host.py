@@ -1,4 +1,4 @@
-"""One of two machines. ``deploy VERSION`` on either machine reloads both, and one of them runs the job.
+"""This program runs on two machines. ``deploy VERSION`` on either one reloads both, and only the leader runs the job.
 
 The commands are in README.md in this directory.
 """

@@ -57,6 +57,6 @@ def reply(text: str, otherwise: Callable[[str], object] = say) -> None:
 
 
 def refused(text: str) -> Dropped:
-    """Reply with the reason for a refusal. The event is counted as dropped, because the program has not failed."""
+    """Reply with the reason for a refusal. The event is counted as dropped, because a refusal is not a failure."""
     reply(text)
     return Dropped(text)

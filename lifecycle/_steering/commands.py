@@ -363,7 +363,7 @@ def _children(supervisor: Any, path: str) -> Iterator[_Restartable]:
         below = f"{path}/{state.name}"
         try:
             worker: Any = supervisor[state.name]
-        except KeyError:  # not started yet, or removed
+        except KeyError:  # the child has not started yet, or has been removed
             worker = None
         yield _Restartable(state.name, below, worker, supervisor, str(state.status))
         yield from _children(worker, below)

@@ -128,7 +128,7 @@ def _workers(components: Iterable[Any]) -> Iterator[WorkerState]:
     """Yield each worker's state, at any depth."""
     for each in components:
         left: list[object] = []
-        with suppress(Exception):  # a class in the program may raise anything
+        with suppress(Exception):  # a component that the program defines may raise any error
             left.append(each.state())
         while left:
             state = left.pop()

@@ -230,7 +230,7 @@ _ENVELOPE = {"topic", "data", "id", "source", "type", "time", "attempt", "header
 
 
 def payload_of(event: Topical) -> Any:
-    """Return the ``data`` of ``event`` or, if other fields must also be sent, all of its fields."""
+    """Return the ``data`` of ``event``, or all of its fields if there are others to send."""
     if type(event) is Event:
         return event.data
     fields = _fields(event)

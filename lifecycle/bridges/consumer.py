@@ -57,7 +57,7 @@ _log = logging.getLogger("lifecycle.bridges")
 #: After this many deliveries without a failure, an event is handled alone.
 _SUSPECT = 20
 
-#: After this many deliveries while no member is subscribed, an event becomes a dead letter.
+#: If no member is subscribed, an event becomes a dead letter after this many deliveries.
 _UNWANTED = 20
 
 #: After this many deliveries to members without a subscription, each further delivery is recorded. Recorded deliveries
@@ -361,8 +361,8 @@ def _known(reply: str) -> tuple[Key, int]:
 
     nats-py's own parser reads more fields, and takes as long as a short handler.
     """
-    # $JS.ACK, domain and account (from 2.12 on), stream, consumer, delivered, stream sequence, consumer sequence, time
-    # …
+    # A reply subject contains $JS.ACK, the domain and account (from version 2.12 on), the stream, the consumer, the
+    # delivery count, the sequence numbers in the stream and in the consumer, the time, and further values.
     words = reply.split(".")
     first = 4 if len(words) == _WORDS else 6
     return (int(words[first + 1]), words[first + 3]), int(words[first])

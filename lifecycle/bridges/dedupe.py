@@ -44,7 +44,7 @@ _KEPT, _MOST_KEPT = 7 * 24 * 3600.0, 1_000_000
 #: How many seconds to wait for a response, and for the bucket to be created.
 _ANSWER, _MAKING = 2.0, 5.0
 
-#: After a request has timed out, how many seconds to wait before sending another one. Each request that times out
+#: How many seconds to wait after a request has timed out before sending another one. Each request that times out
 #: delays the events that follow.
 _QUIET = 30.0
 
@@ -54,7 +54,7 @@ class PastAttempts(NamedTuple):
 
     failures: int = 0
     reason: str = ""
-    #: The number of deliveries that members without a subscription returned. These are not a sign of a crash.
+    #: The number of deliveries that were returned by members without a subscription. These are not a sign of a crash.
     refused: int = 0
 
 
@@ -80,7 +80,7 @@ class DedupeCache:
         _note(self._handled, key, None)
 
     def was_handled(self, key: Key) -> bool:
-        """Return whether the event was already handled, which means that its acknowledgement was lost."""
+        """Return whether the event was already handled. If so, its acknowledgement was lost."""
         return key in self._handled
 
 

@@ -26,7 +26,7 @@ class BusEvent(Event):
 
     #: The event's id, which is the same for all deliveries on all machines.
     id: str = ""
-    #: The sender: ``/host/group`` for a bridge.
+    #: The sender, which is ``/host/group`` if the sender is a bridge.
     source: str = ""
     #: The name of the event's class in the sending process.
     type: str = ""

@@ -279,7 +279,8 @@ class Leader:
         self._stirred.set()
 
 
-#: How many times per lease to renew it, and how many times per lease to retry a renewal that got no response.
+#: How many times a lease is renewed in the time that it lasts, and how many times a renewal is tried in that time if
+#: the server does not respond.
 _RENEWALS, _TRIES = 3, 20
 
 

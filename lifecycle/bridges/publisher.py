@@ -342,7 +342,7 @@ def _read(message: Msg) -> Answer:
     said: dict[str, Any] = json.loads(message.data)
     error: dict[str, Any] = said.get("error", {})
     if error:
-        # After a 400, a retry would only be rejected again.
+        # If the error code is 400, a retry would only be rejected again.
         return Answer("", duplicate=False, refusal=str(error.get("description")), final=error.get("code") == 400)  # noqa: PLR2004  # as HTTP has it
     return Answer(said["stream"], bool(said.get("duplicate")))
 

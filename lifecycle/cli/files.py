@@ -119,7 +119,7 @@ _REFERENCE: Final = re.compile(r"\$(?P<literal>\$)?\{(?P<name>[^}:]*)(?::-(?P<de
 
 
 class Replaced(str):
-    """Text in which references to variables were replaced. Their values may be secret: show ``written`` instead."""
+    """Text in which references to variables were replaced. The values may be secret, so show ``written`` instead."""
 
     __slots__ = ("written",)
 
@@ -127,7 +127,7 @@ class Replaced(str):
     written: str
 
     def __new__(cls, text: str, written: str) -> Self:
-        """Return ``text``, which was ``written`` with references in a file."""
+        """Return ``text`` as an instance that also stores ``written``, the text before the replacement."""
         replaced = super().__new__(cls, text)
         replaced.written = written
         return replaced

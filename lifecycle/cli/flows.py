@@ -208,7 +208,10 @@ async def _ask(selection: _Selection, request: str, states: Sequence[FlowState])
 
 
 async def _retry(selection: _Selection) -> int:
-    """Reset failed flows. They run again immediately, or when their process next starts if it is not alive."""
+    """Reset failed flows.
+
+    A flow runs again immediately or, if its process is not alive, when its program next starts.
+    """
     rows = [row for row in await selection.rows() if selection.ids or row.state in RESTARTABLE]
     of_jobs = [row for row in rows if await _is_of_complete_job(selection, row)]
     if selection.ids and of_jobs:

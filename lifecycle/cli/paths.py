@@ -104,7 +104,7 @@ class IgnoreFiles:
         return directory.ignores(parts, is_dir=os.path.isdir(path))  # noqa: PTH112  # never raises
 
     def _directory(self, parts: tuple[str, ...], first: int, known: _Known) -> _Directory:
-        """Return the rules for the directory at ``parts``. No directory is ignored down to the depth ``first``."""
+        """Return the rules for the directory at ``parts``. Directories down to depth ``first`` are never ignored."""
         found = known.get((self, parts))
         if found is None:
             if parts:

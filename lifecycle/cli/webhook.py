@@ -101,7 +101,7 @@ def _signer(name: str, secret: str, options: Mapping[str, str]) -> _Scheme:
 
 
 def _data(text: str) -> bytes:
-    """Return the request body. If ``text`` starts with ``@``, it names a file or, as ``@-``, standard input."""
+    """Return the request body. If ``text`` starts with ``@``, the rest names a file, or is ``-`` for standard input."""
     if not text.startswith("@"):
         return os.fsencode(text)
     try:

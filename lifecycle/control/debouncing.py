@@ -244,7 +244,7 @@ class Debounced:
             await self._call(call.event)
         except NotHandled as passed:
             call.end(passed)
-        except (Exception, asyncio.CancelledError) as error:  # reported like an error from any other handler
+        except (Exception, asyncio.CancelledError) as error:  # it is reported like an error from any other handler
             call.end(error)
             if isinstance(error, asyncio.CancelledError) and was_cancelled():
                 raise

@@ -12,7 +12,7 @@ __all__ = ["AsyncHandler", "Handler", "LaneKey", "Middleware", "RouteHandler", "
 
 _E = TypeVar("_E")
 
-#: A function that a user registers: ``async def`` or plain, with one argument.
+#: An async or plain function of one argument, which a user registers.
 Handler: TypeAlias = Callable[[Any], Any]
 
 #: A handler after registration, which middleware wraps.
@@ -26,7 +26,7 @@ LaneKey: TypeAlias = Callable[[Any], Hashable]
 
 
 class RouteHandler(Protocol):
-    """A function that a user registers for a pattern, ``async def`` or plain.
+    """An async or plain function that a user registers for a pattern.
 
     Its first argument is the event. Other parameters get the values of the names in the pattern.
     """

@@ -156,7 +156,7 @@ class Flows:
 
         The id identifies the run. If the id already exists, a finished run is not repeated, an interrupted run
         continues, and a reset run starts over. If another live process owns the run, this run waits for that process
-        and returns the same outcome, even while the run is suspended there.
+        and returns the same outcome. It keeps waiting even while the run is suspended there.
 
         Args:
             flow: A flow, or a single task.

@@ -456,7 +456,7 @@ def _joined(flow: str, failures: Sequence[tuple[str, Failure]]) -> BaseException
 def _skipped(plan: Plan, node: Node, values: Values, nodes: Sequence[NodeState]) -> list[int]:
     """Call the deciders for ``node``. If any of them returns false, return the nodes to skip, including ``node``.
 
-    A decider is not called if all the steps that would pass it their results were skipped.
+    A decider is not called if every step whose result it would receive was skipped.
 
     Raises:
         Exception: any error raised by a decider.

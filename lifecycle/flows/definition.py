@@ -245,7 +245,7 @@ def task(  # `TaskSettings` has the parameters
             splits the result by position, and a set of names splits it by key. If None, the task provides nothing.
         requires: Names that the task waits for in addition to its parameters. Values that the function accepts are
             passed to it.
-        rebind: A mapping from parameters to argument names, where they differ, or a sequence of argument names in
+        rebind: A mapping from parameters to argument names for those that differ, or a sequence of argument names in
             parameter order.
         inject: Values for this task only. They take precedence over all others.
         priority: When several tasks can start, those with a higher priority start first.

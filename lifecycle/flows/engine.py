@@ -152,8 +152,8 @@ class Engine:
     def suspend(self, *, cancel_after: float | None = None) -> bool:
         """Stop starting steps. Return False if the flow cannot be suspended from its current state.
 
-        Functions that are already running continue until they finish, or are cancelled after ``cancel_after`` seconds
-        if it is set.
+        Functions that are already running continue until they finish. If ``cancel_after`` is set, they are cancelled
+        after that many seconds.
         """
         self._work.now = time.time()
         moved = self._work.move_flow(FlowState.SUSPENDING)

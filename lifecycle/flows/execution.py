@@ -6,8 +6,8 @@ which checks the change against a table and collects the changes for one transac
 Each node counts the neighbors that it is waiting for, so that a change never requires walking the whole graph. A node
 is *done* when it and all nodes before it are finished, which reduces the counts of its direct successors. A node is
 *reverted* when neither it nor any node after it has anything left to undo, which reduces the counts of its direct
-predecessors. Whether a node is done depends on all earlier nodes, not only on its direct predecessors. A task inserted
-before a finished task therefore runs before the tasks that follow.
+predecessors. Whether a node is done depends on all earlier nodes, not only on its direct predecessors. If a task is
+inserted before a finished one, the tasks after them therefore wait until the inserted task has run.
 """
 
 from __future__ import annotations

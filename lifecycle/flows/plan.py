@@ -387,7 +387,7 @@ def precedes(before: tuple[Scope, int], after: tuple[Scope, int]) -> bool:
 
 
 def _level(where: tuple[Scope, int], depth: int) -> tuple[Scope, int]:
-    """Return the enclosing flow at ``depth``, and the position of the item in it that contains ``where``."""
+    """Return the enclosing flow at ``depth``, and the position in that flow of the item that contains ``where``."""
     scope, place = where
     for _ in range(scope.depth - depth):
         assert scope.around is not None

@@ -112,7 +112,7 @@ class Job:
 
     @property
     def attempts(self) -> int:
-        """How many times the job was attempted, excluding claims that were released without an error or a delay."""
+        """How many times the job was claimed, not counting claims that were released without an error or a delay."""
         return self._row.attempts
 
     @property

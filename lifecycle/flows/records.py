@@ -97,7 +97,7 @@ class Change(NamedTuple):
     new: str
     #: The step's result, or the `Failure`.
     result: Any = None
-    #: ``restarted`` if the step runs again after a crash; `old` then equals `new`. Otherwise,
+    #: The reason for the change: ``restarted`` if the step runs again after a crash (`old` then equals `new`),
     #: ``cancelled``, ``reset``, or empty.
     reason: str = ""
     #: How many times the step was started.
@@ -152,7 +152,7 @@ class ItemInfo:
     """
 
     name: str
-    #: ``task``, ``retry``, or for a flow ``linear``, ``unordered`` or ``graph``.
+    #: The kind of item: ``task`` or ``retry``, or, for a flow, ``linear``, ``unordered`` or ``graph``.
     kind: str
     #: The state of the task or retry. Empty for a nested flow.
     state: str = ""
@@ -271,8 +271,8 @@ class OutboxRow(NamedTuple):
     error: str = ""
 
 
-#: The error stored for an event whose last delivery has no result yet. If an event is leased and its error is empty,
-#: its last delivery also has no result yet.
+#: The error stored for an event if a lease on it expired before its delivery had a result. While a delivery is running,
+#: the event has either this error or an empty one.
 UNENDED = "its delivery began and never ended"
 
 

@@ -221,7 +221,7 @@ class Run:
 
     @property
     def running(self) -> bool:
-        """True if the flow is running in the background or is about to."""
+        """True if the flow is running in the background or is about to start."""
         return self._task is not None and not self._task.done()
 
     @property

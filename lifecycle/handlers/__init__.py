@@ -1,7 +1,8 @@
 """Handlers for common tasks: suspend and resume, reload, shut down, escalate, call a pool, or start a flow.
 
-Each handler is a callable object, so you can register it like a function. Handlers work with functions, or with any
-object that has ``suspend()`` and ``resume()``, ``call()`` or ``start()``. They don't import workers, pools or flows.
+Each handler is a callable object, so you can register it like a function. They work with functions, and with any
+object that has ``call()``, ``start()``, or both ``suspend()`` and ``resume()``. They don't import workers, pools or
+flows.
 """
 
 from lifecycle.handlers.reload import ReloadHandler, ReloadState

@@ -37,8 +37,8 @@ _PATIENCE = 5.0
 
 _MEMORY = ":memory:"
 
-# SQLite calls its authorizer only when it prepares a statement, and Python caches prepared statements. The comments
-# make these statements differ from those that callers' functions may run, so the authorizer still checks the latter.
+# SQLite calls its authorizer only when it prepares a statement, and Python caches prepared statements. Our own
+# statements contain a comment, so that a caller's ``COMMIT``, for example, is not found in the cache and is checked.
 _BEGIN, _COMMIT, _ROLL_BACK = "BEGIN IMMEDIATE -- journal", "COMMIT -- journal", "ROLLBACK -- journal"
 _BEGIN_READING = "BEGIN -- journal"
 

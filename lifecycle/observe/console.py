@@ -333,7 +333,7 @@ class _CommandQueue:
         self._running: set[asyncio.Task[Outcome]] = set()
         # Replies to running commands, by delivery id.
         self._answers: dict[int, Answer] = {}
-        # This router never runs. If no other router is running either, we dispatch commands to it directly.
+        # This router never runs. If no other router is running, we pass commands directly to this one.
         self._stand_in = Router("program")
         BuiltInCommands.of(self._stand_in, lifetime)
 

@@ -33,8 +33,8 @@ class Dashboard(Auxiliary):
     address, any client may read. By default, a token is generated. Send it in the header ``Authorization: Bearer
     TOKEN`` or, when you open the page, after ``#token=``. Never put the token in a query string, a cookie or a log. If
     stderr is a terminal, the address is printed there together with a generated token. Otherwise, the address is logged
-    without the token, so pass your own ``token`` or read the attribute. The server rejects requests for a different
-    host name and requests sent by other web pages.
+    without the token, so pass your own ``token``, or read it from the attribute of that name. The server rejects
+    requests for a different host name and requests sent by other web pages.
 
     When passed to `run`, the server opens before the mains that follow it start, and closes last. It does not keep the
     program running once the other mains have finished. Inside a lifetime, you can use ``async with`` instead. Either

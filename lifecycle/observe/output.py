@@ -200,7 +200,7 @@ class Output:
 
 
 class _Wrapper:
-    """A text file whose ``write`` a subclass changes."""
+    """A wrapper around a text file. Subclasses override ``write``."""
 
     def __init__(self, file: Any) -> None:
         self.file: Any = file
@@ -260,7 +260,7 @@ def _original(copy: _Copy) -> Any:
 
 
 def _redirect_handlers(old: object, new: Any) -> None:
-    """Switch the log handlers that write to ``old`` to ``new``."""
+    """Make the log handlers that write to ``old`` write to ``new`` instead."""
     for handler in stream_handlers():
         if handler.stream is old:
             handler.setStream(new)

@@ -32,7 +32,7 @@ _log = logging.getLogger("lifecycle.observe")
 
 _FILE = "<console>"
 
-#: How many seconds running code has to end when the client leaves.
+#: How many seconds the running code has to end when the client leaves.
 _CANCEL_TIMEOUT = 1.0
 
 
@@ -78,7 +78,7 @@ class PythonConsole:
     async def messages(self) -> AsyncGenerator[dict[str, Any]]:
         """Yield a greeting, then printed text and prompts. Closing the generator cancels the running code.
 
-        A prompt means that the console accepts input. The last message is ``{"left": true}`` after ``exit()``.
+        A prompt means that the console accepts input. After ``exit()``, the last message is ``{"left": true}``.
         """
         yield {"console": self.id, "python": platform.python_version(), "variables": sorted(self._variables)}
         self._ask()

@@ -477,7 +477,7 @@ def _misfit(record: Any) -> str | None:
 
 @cache
 def _types(kind: type) -> tuple[tuple[type, ...], ...]:
-    """Return the allowed types for each field; empty for records and for fields that allow any value."""
+    """Return a tuple of allowed types per field, which is empty for records and for fields that allow any value."""
     hints = get_type_hints(kind)
     return tuple(_allowed(hints[each.name]) for each in dataclasses.fields(kind))
 

@@ -282,7 +282,7 @@ class _Observation:
         self._listening = False
 
     async def newer(self, than: _View | None, interval: float, due: float) -> _View:
-        """Wait until ``due``, and return a view that may differ from ``than``."""
+        """Wait for a change and until the time ``due``, and return a view that may differ from ``than``."""
         while True:
             latest, now = self._latest, self._loop.time()
             if latest is None:

@@ -1,4 +1,4 @@
-"""`Lifetime`, with a program's tasks, workers and reason for stopping, and functions that return the current one.
+"""`Lifetime` holds a program's tasks, workers and reason for stopping. Functions here return the current lifetime.
 
 `Lifetime` is the public class. `Life` is its internal part. It tracks the first cause of the shutdown, the code waiting
 for the shutdown, and everything that must end before the lifetime does. ``signals`` delivers signals, and ``stopping``
@@ -499,7 +499,7 @@ class Life:
 
     def _begun(self) -> None:
         self._has_begun = True
-        # Iterate over a copy, because another thread with its own loop may add or remove a wait.
+        # Iterate over a copy, because a thread with a different loop may start or stop waiting at any time.
         for wait in tuple(self._stop_waits):
             if not wait.done():
                 wait.set_result(None)

@@ -372,7 +372,7 @@ class Auxiliary:
     #: A program ends when only auxiliary mains are left.
     auxiliary: ClassVar[bool] = True
 
-    #: The error message, without the object's ``repr``, if the object is entered twice.
+    #: The message of the error that is raised if the object is entered twice. The object's ``repr`` precedes it.
     _taken: ClassVar[str] = "is already open; create another"
 
     def __init__(self) -> None:

@@ -102,7 +102,7 @@ def run(  # keyword settings of a program
     with ExitStack() as held:
         held.enter_context(signal_registry().terminal.kept())
         runner = asyncio.Runner(loop_factory=loop_factory)
-        held.callback(runner.close)  # in case the following code fails; closing it twice does no harm
+        held.callback(runner.close)  # closes the runner if the code below fails; closing it twice is harmless
         life = Life(settings, runner.get_loop())
         # These are closed in reverse order. While the loop's threads are being joined, Ctrl+C can still force an exit,
         # and the deadline still applies.
@@ -131,7 +131,7 @@ def _drive(life: Life, work: Coroutine[Any, Any, _T]) -> _T:
             life.loop.run_until_complete(task)
         except BaseException as error:
             if not task.done():
-                escaped.append(error)  # raised below, after the shutdown
+                escaped.append(error)  # this error is raised below, after the shutdown
                 life.begin(Reason.STOP)
             elif not escaped and not task.cancelled() and error is task.exception():
                 raise  # the traceback is complete only the first time a task raises its error
@@ -185,7 +185,7 @@ class _Program:
                 await self._start(main, stopping)
 
     async def end(self, reason: Reason = Reason.STOP) -> None:
-        """Run the shutdown. If it has not begun yet, record ``reason``."""
+        """Run the shutdown, and record ``reason`` unless the shutdown has already begun."""
         self._life.begin(reason)
         await conclude(self._life, self._begun)
 
@@ -392,7 +392,7 @@ class _Block:
         return self._faces_host and (self._on_stop is not None or signal_registry().handles_sigterm())
 
     def _supervisor_failed(self, error: BaseException) -> None:
-        """Check shortly afterwards whether the host has ended. Called if a supervisor failed and cancelled the body."""
+        """After a supervisor failed and cancelled the body, wait a moment, then check whether the host has ended."""
         if self._faces_host:
             asyncio.get_running_loop().call_later(_HOST_GRACE, self._check_host, error)
 
@@ -512,9 +512,9 @@ def _reaping_orphans(loop: asyncio.AbstractEventLoop) -> Generator[None]:
 class _Reaper:
     """Reaps zombies that nothing waits for.
 
-    It does not reap a child before the code that started the child has had a chance to. It never reaps a child while
-    its `subprocess.Popen` object (or the `multiprocessing` equivalent) has not noticed the exit. It waits at least a
-    second before reaping any other child.
+    It does not reap a child before the code that started the child has had a chance to. It never reaps a child before
+    its `subprocess.Popen` object (or the `multiprocessing` equivalent) has noticed the exit. It waits at least a second
+    before reaping any other child.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

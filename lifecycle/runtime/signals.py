@@ -76,7 +76,7 @@ class SignalRegistry:
         self._sources: dict[int, tuple[Receiver, ...]] = {}
         # The handlers that were installed before ours.
         self._before: dict[int, Any] = {}
-        #: The terminal. It is kept here because a process has only one, just as it has only one handler per signal.
+        #: The terminal, kept here because a process has only one terminal, just as it has only one handler per signal.
         self.terminal: Final = Terminal()
 
     def can_take(self, signum: int) -> bool:
@@ -382,7 +382,7 @@ class _LifetimeSignals:
     def _hang_up(self, signum: int, *, stopping: bool) -> bool:
         """Send SIGHUP to its routes, or reload the routers if there is no terminal.
 
-        Return whether any of them handled it.
+        Return whether a router handled the signal.
         """
         life = self._life
         routed = bool(life.routers_for("signal/hangup"))
@@ -418,7 +418,7 @@ class _LifetimeSignals:
 
 
 def _send(routers: Iterable[RouterLike], *events: Topical) -> None:
-    """Send ``events`` to each router. An event without a route, or without space in its lane, is not an error."""
+    """Send ``events`` to each router. It is not an error if an event has no route, or if its lane is full."""
     for router in routers:
         for event in events:
             try:

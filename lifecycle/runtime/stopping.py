@@ -285,7 +285,7 @@ _FINAL = frozenset({"stopped", "finished", "failed", "killed"})
 #: The time limit, in seconds, for a killed worker to exit.
 _KILL_GRACE = 2.0
 
-#: The current main. The workers that it starts are stopped right after the main.
+#: The current main. The workers that a main starts are stopped right after that main.
 starter: ContextVar[object] = ContextVar("lifecycle_starter", default=None)
 
 
@@ -367,7 +367,7 @@ class StartedWorkers:
 
     def _opened(self, sender: Any, **_: object) -> None:
         if getattr(starter.get(), "worker", None) is sender or not hasattr(sender, "wait"):
-            return  # it is not a worker, or `run` or `lifetime` handles its failure
+            return  # the sender is not a worker, or its failure is handled by `run` or `lifetime`
         if self._life.is_here() and asyncio.current_task() in self._life.own_tasks:
             self._own.add(sender)
 

@@ -1,4 +1,4 @@
-"""Functions as tasks: `go` in the background, a `Group` that ends as a unit, and `do` for work that must complete."""
+"""Run functions: with `go` as background tasks, in a `Group` that ends as a unit, or with `do` for critical work."""
 
 from __future__ import annotations
 

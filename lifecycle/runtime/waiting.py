@@ -1,4 +1,4 @@
-"""Waits that end when the program begins to stop: `sleep`, and `read_line`, which does not lose any lines."""
+"""Functions that stop waiting when the program begins to stop: `sleep`, and `read_line`, which loses no lines."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Tree:
         return self.index.skipped()
 
     def list_files(self) -> None:
-        """Record the names of all files, which takes a fraction of the time of `compare`.
+        """Record the names of all files, which takes only a fraction of the time that `compare` takes.
 
         A file that is only listed is treated as modified at the first hint, or if it has changed since the first call.
         """
@@ -730,7 +730,8 @@ class _Globs:
         names = [pattern for pattern, anchored in patterns if not anchored]
         self._names = frozenset(pattern.topic for pattern in names if pattern.is_exact)
         wild = [pattern.segments[0].regex for pattern in names if not pattern.is_exact]
-        # One expression, because every name in the tree is matched. Without globs, it matches nothing.
+        # We use a single expression for speed, because every name in the tree is matched. Without globs, it matches
+        # nothing.
         self._wild_names = re.compile("|".join(f"(?:{each})" for each in wild) or r"(?!)").fullmatch
         self._paths = tuple(pattern for pattern, anchored in patterns if anchored)
 

@@ -228,8 +228,8 @@ def _registry(commands: GivenCommands) -> Commands:
     """Return ``commands`` as a registry.
 
     Raises:
-        TypeError: if ``commands`` is a single string, which would be read as a list of one-letter names, or a meaning
-            has the wrong type.
+        TypeError: if ``commands`` is a single string, which would be read as a list of one-letter names, or a command
+            is mapped to a value of the wrong type.
     """
     if isinstance(commands, Commands):
         return commands

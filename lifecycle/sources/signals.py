@@ -99,7 +99,7 @@ class SignalSource:
     def close(self) -> None:
         """Make `run` return after it has sent the signals received so far.
 
-        The SIGTERM that stops the program is also sent.
+        This includes the SIGTERM that stops the program.
         """
         self._closing = True
         self._wake.set()

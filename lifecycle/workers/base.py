@@ -176,7 +176,7 @@ class BaseWorker:
         """Start the worker. Return an awaitable that completes once the worker has ended.
 
         The awaitable returns an `End` or None, or raises. If this method itself raises, it MUST NOT leave anything
-        running. It is cancelled if the worker is stopped while it is starting.
+        running. This method is cancelled if the worker is stopped while it is starting.
         """
         raise NotImplementedError
 
@@ -187,9 +187,10 @@ class BaseWorker:
         """
 
     def _terminate(self, *, force: bool) -> Awaitable[None] | None:
-        """Ask the worker to end or, if ``force`` is true, kill it. MUST NOT wait until the worker has ended.
+        """Ask the worker to end or, if ``force`` is true, kill it.
 
-        Override this method with a plain function, unless sending the request involves waiting.
+        This method MUST NOT wait until the worker has ended. Override it with a plain function, unless sending the
+        request involves waiting.
         """
         raise NotImplementedError
 
@@ -233,8 +234,8 @@ class BaseWorker:
         worker still stops.
 
         Args:
-            timeout: Seconds until the worker is killed. The default is its ``stop_timeout``. If calls overlap, the
-                shortest timeout applies. A timeout of 0 or less kills the worker immediately.
+            timeout: Seconds until the worker is killed. The default is the worker's ``stop_timeout``. If calls overlap,
+                the shortest timeout applies. A timeout of 0 or less kills the worker immediately.
         """
         self.ask_to_stop(timeout)
         await self.wait()

@@ -158,8 +158,8 @@ class ContainerWorker(BaseWorker):
         If the call is cancelled, the container keeps running.
 
         Raises:
-            InvalidTransition: if the container is not running, or its engine cannot freeze it. Rootless Podman can do
-                so only with cgroups version 2.
+            InvalidTransition: if the container is not running, or its engine cannot freeze it. Rootless Podman can
+                freeze containers only with cgroups version 2.
         """
         async with self._changing:
             if self.status is Status.SUSPENDED:

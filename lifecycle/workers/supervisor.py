@@ -244,8 +244,8 @@ class Supervisor(BaseWorker):
 
     def workers(self) -> tuple[WorkerState, ...]:
         """Return the state of each child, in start order."""
-        # `map` does not add a stack frame. Nested supervisors call each other, so the recursion limit restricts how
-        # deeply they can be nested.
+        # We use `map` because it does not add a stack frame. Nested supervisors call each other, so the recursion limit
+        # restricts how deeply they can be nested.
         return tuple(map(Child.state, self._loop.children.values()))
 
     def watch(self) -> Watch:

@@ -21,7 +21,7 @@ TRIES = 3
 
 
 class Herald:
-    """A source that reports that all earlier sources have started, so that signals are handled."""
+    """A source that starts after all others, and reports that the program now handles signals."""
 
     async def run(self, emit: object) -> None:
         print("up", flush=True)

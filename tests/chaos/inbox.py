@@ -47,7 +47,7 @@ class Result:
 
     acknowledged: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
-    #: The run and the attempt of each handler call in order, by request number.
+    #: For each request number, the run and the attempt of each handler call, in order.
     handled: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     kills: int = 0
     dead: int = 0

@@ -102,7 +102,7 @@ def _what_never_ran_is_pending(case: Json, expected: Sequence[Json]) -> None:
 
 
 def _a_reset_forgets_what_retries_know(case: Json, expected: Sequence[Json]) -> None:
-    """Make the expected run after a reset equal to the first run."""
+    """Expect a run after a reset to have the same outcome as the first run."""
     if "history" not in case["quirk"]:
         return
     ops = [step["op"] for step in case["steps"]]

@@ -46,7 +46,7 @@ def only(spec: Json, known: Collection[str], what: str) -> None:
     """Check that all keys in ``spec`` are in ``known``.
 
     Raises:
-        Unknown: with the unknown keys.
+        Unknown: if there are unknown keys, which the message lists.
     """
     if not isinstance(spec, dict):
         raise Unknown(f"{what} must be an object, got {spec!r}")
@@ -130,7 +130,7 @@ class World:
 
 
 def _rebind(spec: Json, does: Json) -> dict[str, str]:
-    """Map parameters to names. Names in a list are assigned to the parameters in the order in which they are used."""
+    """Map parameters to names. If names are in a list, the parameters are taken in the order in which they are used."""
     rebind = spec.get("rebind", {})
     if isinstance(rebind, dict):
         return rebind

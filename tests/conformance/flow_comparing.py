@@ -23,7 +23,7 @@ EACH_EVENT_WRITTEN = "exact-if-each-event-is-its-own-write"
 
 
 def compared(outcome: Outcome, expected: Json, *, order: str, edited: bool) -> Iterator[str]:
-    """Yield the differences. An expected None is ignored. If ``edited``, failures may exist only in the store."""
+    """Yield the differences, ignoring expected values of None. If ``edited``, failures may exist only in the store."""
     if expected["events"] is not None and not _same_order(outcome.events, expected["events"], order):
         yield f"events: expected {expected['events']!r}, got {outcome.events!r}"
     if expected["engine_states"] not in (None, outcome.engine_states):

@@ -5,7 +5,7 @@ failed``. The ``meta`` object in ``tests/data/taskflow_conformance.json`` descri
 is a failure. `tests.conformance.flow_betterment` contains the intended differences.
 
 If the process dies in a case, different rules apply. The flow must end as in an undisturbed run, and the transition
-tables must allow each stored transition. No task may run more often than its results were stored.
+tables must allow each stored transition. Each execution of a task must be recorded in the store.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MANY = 100_000
 def check(case: Json, store: str = "memory", others: Mapping[str, Json] | None = None) -> list[str]:
     """Return the differences from the recording, with this kind of store.
 
-    ``others`` may contain the same case without a crash, by its id.
+    ``others`` maps ids to cases, and may contain the same case without the crash.
     """
     try:
         only(case, _CASE | _CRASH, "the case")
@@ -114,7 +114,7 @@ def _after_crash(case: Json, outcomes: Sequence[Outcome | None], baseline: Json)
 
 
 def plays(file: Json) -> Iterator[tuple[str, Callable[[str], list[str]]]]:
-    """Return the cases in a file by name, each as a check with a kind of store.
+    """Yield each case in a file: its name, and a function that checks it with a given kind of store.
 
     Raises:
         ValueError: if the file also contains cases of a different kind.

@@ -1,8 +1,8 @@
 """Replays recorded phase changes on our pool worker.
 
 ``python -m tests.conformance.pool FILE.json`` prints the differences. Its last line is ``N passed, M failed``. The
-format is that of ``tests/data/pool_transitions.json``. Each of its ``vectors`` has a final phase, and ``steps`` that
-each have a phase and a reason.
+format is that of ``tests/data/pool_transitions.json``. Each of its ``vectors`` has a final phase and a list of
+``steps``, each with a phase and a reason.
 
 Each sequence is compared with the transitions and reasons in our copy of that file. It is also compared with the phases
 that result from a worker's status, calls and health. A transition that only one of the two allows is a failure.
@@ -54,7 +54,7 @@ START = Point(Status.CREATED, leased=False, healthy=True)
 
 
 def moves(point: Point) -> Iterator[Point]:
-    """Yield the points after at most one change of status or lease, each with and without a change of health."""
+    """Yield ``point`` and the points one change of status or lease away, with and without a change of health."""
     others = [point._replace(status=status) for status in TRANSITIONS[point.status]]
     if point.leased:
         others.append(point._replace(leased=False))

@@ -1,4 +1,4 @@
-"""`Router.also`: handlers that get events in addition to the route that handles them."""
+"""`Router.also`: handlers that receive an event in addition to the handler of its route."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def join(pending: Event, new: Event) -> Event:
 
 
 class Bench:
-    """A window to test with or without a router: ``send`` events, and compare ``called``."""
+    """A debounce window under test, with or without a router. Tests call ``send``, and then check ``called``."""
 
     def __init__(self) -> None:
         self.called: list[Any] = []

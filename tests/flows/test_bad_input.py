@@ -269,7 +269,7 @@ async def test_a_custom_codec_stores_other_values() -> None:
             return repr(value)
 
         def decode(self, text: str) -> Any:
-            return eval(text)  # the text comes from `encode`
+            return eval(text)  # this is safe, because `encode` produced the text
 
     async with Flows(codec=Repr()) as flows:
         assert await flows.start(task(lambda x: x | {3}, name="a"), x={1, 2}) == {"a": {1, 2, 3}}

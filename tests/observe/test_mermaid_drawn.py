@@ -202,7 +202,7 @@ DIAGRAMS: dict[str, str] = {
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Picture]:
-    # The processes of one run share the parent of their folders.
+    # In a test run with several processes, each has a folder, and all of these folders are in one shared folder.
     here = tmp_path_factory.getbasetemp()
     shared = here.parent if "PYTEST_XDIST_WORKER" in os.environ else here
     drawn = draw(list(DIAGRAMS.values()), shared / "mermaid")

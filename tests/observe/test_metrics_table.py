@@ -161,7 +161,7 @@ async def test_a_scheduled_restart_is_announced_once_per_failure_with_its_delay(
         (sender, kwargs["child"], kwargs["delay"]) for name, sender, kwargs in log if name == "restart_scheduled"
     ]
     assert scheduled == [(supervisor, "bad", 1), (supervisor, "bad", 2), (supervisor, "bad", 4)]
-    # Both children are started again for each of the two failures whose delay has passed.
+    # There were three failures. The first two delays have passed, and both children were restarted after each.
     assert [kwargs["worker"].name for name, _, kwargs in log if name == "worker_restarted"] == ["bad", "good"] * 2
 
 

@@ -1,4 +1,4 @@
-"""`ProbeServer` without clients, in virtual time; ``tests/realtime/observe/test_probes.py`` has clients."""
+"""`ProbeServer` without clients, in virtual time. ``tests/realtime/observe/test_probes.py`` tests it with clients."""
 
 from __future__ import annotations
 

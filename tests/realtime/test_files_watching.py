@@ -63,7 +63,7 @@ class Seen:
         await self.until(lambda: (change, path) in self.pairs)
 
     async def after(self, sentinel: Path) -> list[tuple[str, Path]]:
-        """Write ``sentinel``. Return and forget all changes that are reported before it."""
+        """Write the file ``sentinel``, return the changes that are reported before its own, and forget all of them."""
         sentinel.write_text("sentinel")
         await self.wait_for("added", sentinel)
         before = [pair for pair in self.pairs if pair[1] != sentinel]
@@ -546,7 +546,7 @@ async def test_a_restarted_source_reports_changes_since_its_failure(tmp_path: Pa
 
 @pytest.fixture
 async def as_anybody() -> AsyncIterator[Path]:
-    """Yield a directory while the test runs as an unprivileged user, if root started it."""
+    """Yield a directory. If root runs the tests, run this test as an unprivileged user."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name).resolve()
         async with watching(directory) as seen:

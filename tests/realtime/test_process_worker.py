@@ -505,7 +505,7 @@ async def test_a_suspended_process_does_nothing_more_when_it_is_stopped() -> Non
         await worker.suspend()
         seen = -1
         while seen != (seen := len(output.stdout)):
-            await asyncio.sleep(0.2)  # until the lines in the pipe have been read
+            await asyncio.sleep(0.2)  # wait until no more lines arrive from the pipe
     assert len(output.stdout) == seen
 
 

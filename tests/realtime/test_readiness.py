@@ -197,7 +197,7 @@ async def test_any_response_counts_as_ready_if_listeners_are_hidden(port: int, m
 
 # -- a URL --------------------------------------------------------------------------------------------------------
 
-#: Sends one status per request, then repeats the last one. Status 0 means an invalid response, and 1 means none.
+#: Sends one status per request, then repeats the last one. Status 0 means an invalid response, and 1 no response.
 SERVER = """
     import socket, sys, time
     port, *answers = map(int, sys.argv[1:])

@@ -57,7 +57,7 @@ def ends(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def ends_forced(process: subprocess.Popen[str], signum: int) -> int:
-    """Send ``signum`` until the program has exited, at least twice.
+    """Send ``signum`` repeatedly until the program has exited, and return its exit code.
 
     The system merges signals that arrive before the first one is handled.
     """

@@ -455,7 +455,7 @@ class TestPolicies:
         assert len(set(pids(program.stop()))) == 2
 
 
-#: Prints that it listens as soon as the file ``go`` exists, then keeps running.
+#: Waits until the file ``go`` exists, prints that it is listening, and keeps running.
 LISTENS = "echo booting; while ! test -e go; do sleep 0.02; done; echo listening; exec sleep 600"
 
 

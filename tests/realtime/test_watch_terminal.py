@@ -30,8 +30,8 @@ while True:
     time.sleep(0.05)
 """
 
-#: Writes the terminal's new width. It comes before `APP`, whose first line shows that signals are handled. It does not
-#: use print, because print fails if the signal interrupts another print.
+#: Writes the terminal's new width. This code is placed before `APP`, whose first output shows that signals are
+#: handled. It does not use print, because print fails if the signal interrupts another print.
 RESIZED = """\
 import os, signal
 def resized(*_):

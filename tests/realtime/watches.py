@@ -40,7 +40,7 @@ def write(path: Path, text: str) -> None:
 
 
 def documented(page: str, pattern: str) -> list[str]:
-    """Return the arguments of the command `lifecycle watch` on a page of the documentation that matches ``pattern``."""
+    """Return the arguments of the `lifecycle watch` command that matches ``pattern`` on a page of the documentation."""
     commands = re.findall(r"^\$ lifecycle watch (.+)", (_DOCS / page).read_text(), re.MULTILINE)
     [command] = [each for each in commands if re.search(pattern, each)]
     return shlex.split(command)

@@ -34,7 +34,7 @@ async def settled() -> None:
 
 
 def play(router: Router, script: Any, **settings: Any) -> Any:
-    """Run ``script`` as the main next to ``router``."""
+    """Run a program whose mains are ``router`` and the function ``script``."""
 
     async def main() -> Any:
         await settled()

@@ -22,7 +22,7 @@ Mode = Literal["shield", "strict"]
 async def inside(work: Any, *causes: Any) -> Any:
     """Run ``work`` as a task in a lifetime whose block ignores cancellation, and return the task's outcome.
 
-    A number in ``causes`` lets the loop run that many iterations before the next cause.
+    If one of the ``causes`` is a number, the loop runs that number of iterations before the next cause.
     """
     result: list[Any] = []
 

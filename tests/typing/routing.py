@@ -117,7 +117,7 @@ assert_type(router.explain("mail/new")[0].pattern, str)
 router.handle(int, print)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # A custom class without a topic is not an event class either.
 router.on(Counter)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-# Neither is a custom class without a topic.
+# This is not a valid value of busy.
 router.handle("a", print, busy="wait")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # No such setting exists.
 router.on("a", debounced=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

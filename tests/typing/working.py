@@ -130,7 +130,7 @@ async def make_slowly(name: str) -> ProcessWorker:
     return ProcessWorker(name, "true")
 
 
-# A default binds the loop variable's current value.
+# A default argument binds the loop variable's current value.
 for name in ("a", "b"):
     Spec(name, lambda name=name: make(name))
     Spec(name, lambda name=name: make_slowly(name))

@@ -680,7 +680,7 @@ async def test_nested_budgets_multiply_and_the_last_errors_of_all_levels_are_rai
         crashes += 1
         fakes.crash("a", ValueError(f"number {crashes}"))
         await clock.settle()
-    # Two starts of `inner`, with three crashes in each: (1 + 1) * (2 + 1).
+    # `inner` is started twice, and its child crashes three times after each start: (1 + 1) * (2 + 1).
     assert crashes == 6
     error = (await root.wait()).error
     assert isinstance(error, RestartLimitReached)

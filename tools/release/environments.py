@@ -50,7 +50,10 @@ class Environment:
         _uv("pip", "install", "--quiet", "--python", self.python, *packages)
 
     def run(self, *words: str, fails: int | None = 0) -> str:
-        """Run Python outside this directory, and return its output. ``fails`` is the expected status, None for any."""
+        """Run Python outside this directory, and return its output.
+
+        ``fails`` is the expected exit status, or None if any status is allowed.
+        """
         done = subprocess.run(
             [self.python, "-P", *words],
             check=False,

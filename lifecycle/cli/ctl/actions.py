@@ -27,8 +27,8 @@ __all__ = ["command", "emit", "restart", "stop"]
 #: The maximum number of seconds to wait for the process to exit after it has closed its socket. By default, a program
 #: exits within 25 seconds.
 EXIT_TIMEOUT: Final = 30.0
-#: The timeout for the same wait if the program's event loop was started by other code. Such a process usually keeps
-#: running.
+#: The maximum number of seconds to wait for the exit if other code started the program's event loop. Such a process
+#: usually keeps running.
 _EMBEDDED_EXIT_TIMEOUT: Final = 1.0
 #: The timeout, in seconds, for the rest of a response after its first bytes.
 _RESPONSE_TIMEOUT: Final = 10.0
@@ -151,7 +151,7 @@ def _result(exchange: Exchange) -> dict[str, Any]:
 
 
 def _is_stopping(client: Client) -> bool:
-    """Return whether the program is stopping. Its own `stop` command may do something else."""
+    """Return whether the program is stopping. A `stop` command that it defines may do something else."""
     try:
         return bool(client.get("/api/state")["lifetime"]["stopping"])
     except GoneError:

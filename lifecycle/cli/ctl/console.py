@@ -52,7 +52,7 @@ class _Session:
         self._target = f"/api/console/{greeting['console']}"
         if self._at_terminal:
             with suppress(ImportError):
-                import_module("readline")  # `input` then uses it to edit lines
+                import_module("readline")  # `input` uses readline to edit lines once it is imported
                 self._has_readline = True
             names = printable(", ".join(greeting["variables"]))
             stderr_console().info(

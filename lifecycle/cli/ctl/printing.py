@@ -80,8 +80,8 @@ class Table:
         table = RichTable(box=None, pad_edge=False, header_style="bold")
         for at, name in enumerate(self.heading):
             width = max((len(row[at]) for row in self.rows), default=0)
-            # rich first narrows columns that can wrap, even to zero width. So no cell wraps, and each column has a
-            # minimum width. Text that still does not fit extends past the right edge.
+            # rich first narrows columns that can wrap, even to zero width. In this table, no cell wraps,
+            # and each column has a minimum width. Text that still does not fit extends past the right edge.
             table.add_column(name, no_wrap=width <= _NARROW, min_width=min(max(width, len(name)), _NARROW))
         for row in self.rows:
             table.add_row(*(Text(printable(cell), _style(cell), no_wrap=True, overflow="ellipsis") for cell in row))

@@ -238,7 +238,7 @@ def _show_trace(answer: Any) -> None:
 
 
 def tail(request: Request) -> int:
-    """Show events until Ctrl+C, or until the reader closes the output. It is a failure if the program exits first."""
+    """Show events until Ctrl+C, or until the reader closes the output. The command fails if the program exits first."""
     client = choose(request.program)
     pattern = request.arguments["pattern"]
     # Open the stream first, so that no event is missed.

@@ -159,11 +159,11 @@ def is_shown(node: Node, parent: Node | None = None) -> bool:
             return False
         case "lane":
             return bool(node["status"] != "idle")
-        case "item":  # hides the tasks of a flow
+        case "item":  # the table does not show the tasks of a flow
             return parent is None or parent["kind"] != "flow"
         case "lifetime":
             return node["status"] != "running" or bool(details(node))
-        case "component":  # `lifecycle ctl` itself creates an event log
+        case "component":  # `lifecycle ctl` itself may have created the event log
             return node.get("class") != "EventLog" or bool(details(node))
         case _:
             return True

@@ -33,7 +33,7 @@ _MARK: Final = "# Written by lifecycle export systemd, which replaces this file.
 _MODES: Final = {".env": 0o600}
 _MODE: Final = 0o644
 _POLICIES: Final = {"always": "always", "on_failure": "on-failure", "never": "no", None: "always"}
-#: The conditions of dependents that a job meets by exiting.
+#: If a process depends on a job with one of these conditions, it starts when the job has exited.
 _EXITS: Final = ("up", "completed", "ended")
 _PLAIN: Final = re.compile(r"/[A-Za-z0-9_./+-]*")
 _ESCAPES: Final = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\t": r"\t", "\r": r"\r", "%": "%%"}
@@ -178,7 +178,7 @@ class _Units:
 
 
 def _own(process: Process, shared: Sequence[Path]) -> dict[str, str]:
-    """Return the variables in the unit: PORT, and our PATH, to find the same programs."""
+    """Return the variables in the unit, such as PORT. Our PATH is included so that the same programs are found."""
     known = environment(process, *shared)
     port = {} if process.port is None else {"PORT": known["PORT"]}
     return {"PATH": os.environ.get("PATH", os.defpath), "PYTHONUNBUFFERED": "1", **port}
@@ -195,7 +195,7 @@ def _word(number: int) -> str:
 
 
 def _type(process: Process, awaited: set[str]) -> list[str]:
-    """Return the service type. The exits of the processes ``awaited`` start other processes."""
+    """Return the service type. Other processes wait until the processes in ``awaited`` have exited."""
     if process.is_job and process.name in awaited:
         # Dependent services start when the job has exited.
         return ["Type=oneshot", "RemainAfterExit=yes"]

@@ -266,7 +266,7 @@ def in_order(processes: Sequence[Process], file: Path) -> tuple[Process, ...]:
 
 
 def _why_never(process: Process, need: Need) -> str:
-    """Return why ``process`` can never meet a condition, with a remedy. The string is empty if it can."""
+    """Return why ``process`` can never meet a condition, with a remedy, or an empty string if it can meet it."""
     name = process.name
     if need == "healthy" and process.ready is None and process.probe is None:
         return f'{name} has neither ready nor probe; add one, or write {name} = "started"'
@@ -327,7 +327,7 @@ def _process(name: str, value: Any, base: Path, variables: Mapping[str, str]) ->
 
 
 def process_of(name: str, keys: Mapping[str, Any], base: Path) -> Process:
-    """Return the process with the ``keys`` of a table. Paths are relative to ``base``.
+    """Return the process defined by the ``keys`` of a table. Paths are relative to ``base``.
 
     Raises:
         ValueError: for a wrong name, key or value.

@@ -76,7 +76,7 @@ def up(settings: UpSettings) -> int:
 
 
 def env_files_of(given: Sequence[Path], file: Path) -> tuple[Path, ...]:
-    """Return the shared env files: those ``given``, or ``.env`` next to ``file``."""
+    """Return the shared env files: the ``given`` files or, by default, ``.env`` in the directory of ``file``."""
     for each in given:
         if not each.is_file():
             raise UsageError(f"--env-file {each}: no such file")
@@ -191,7 +191,7 @@ class _Program:
 
     def _has_ended(self, state: WorkerState) -> bool:
         process = self._processes.get(state.name)
-        if process is None:  # a copy that could not be added
+        if process is None:  # this is a copy that could not be added
             return True
         # A manually stopped process can be started again.
         if state.status not in FINAL or state.status is Status.STOPPED or process.watch:
@@ -223,7 +223,7 @@ class _Program:
     # -- copies ---------------------------------------------------------------------------------------------------
 
     def _scalings(self, _: str) -> list[str]:
-        """Return the completions of `scale`: one copy fewer, and one more."""
+        """Return the completions of `scale`, which change the number of a process's copies by one."""
         numbers = self._formation.numbers().items()
         return [f"{name}={each}" for name, number in numbers for each in (number - 1, number + 1) if each >= 0]
 

@@ -96,7 +96,7 @@ OPTIONS: Final = options_of(UpSettings)
 
 
 def up_settings(typed: Mapping[str, Any]) -> UpSettings:
-    """Return the settings for the arguments and options ``typed`` by the user."""
+    """Return the settings for ``typed``, the arguments and options that the user typed."""
     known = {each.name for each in fields(UpSettings)}
     given: dict[str, Any] = {name: value for name, value in typed.items() if name in known and value is not None}
     given["names"] = tuple(typed["names"])

@@ -99,7 +99,10 @@ class Runner:
             self._console.info(f"{why}; ignored because the command is running")
 
     def restart(self, why: str) -> None:
-        """Restart the command, regardless of ``--busy``. If suspended, the new run starts on `resume`."""
+        """Restart the command, regardless of ``--busy``.
+
+        If the command is suspended, the new run starts when `resume` is called.
+        """
         self._console.info(f"{why}; {'restarting' if self.alive else 'starting'}")
         self._request_run()
 

@@ -160,7 +160,8 @@ async def watching(
 ) -> AsyncGenerator[None]:
     """Watch files while the block runs a command.
 
-    Before the block, list the files, and read the first batch from ``reading`` (the result of `Contents.learn`).
+    Before the block begins, the files are listed, and the first batch is read from ``reading`` (the result of
+    `Contents.learn`).
     In a large tree, setting up the watches blocks the event loop for up to a second. The watches are therefore set up
     only once ``started`` is set, and all changes since the files were listed are then reported.
 
@@ -410,7 +411,10 @@ def _files(roots: Iterable[Path]) -> Iterator[str]:
 
 
 def _fingerprints(paths: Iterable[Path], until: int | None = None, left: float = inf) -> tuple[dict[str, bytes], float]:
-    """Return the fingerprints of readable files unchanged since ``until``, and how many of ``left`` bytes remain."""
+    """Return the fingerprints of readable files unchanged since ``until``, and how many bytes may still be read.
+
+    At most ``left`` bytes are read. Files that would exceed this limit are compared by size and time.
+    """
     found: dict[str, bytes] = {}
     for path in map(str, paths):
         if (one := _fingerprint(path, until, left)) is not None:
@@ -420,7 +424,10 @@ def _fingerprints(paths: Iterable[Path], until: int | None = None, left: float =
 
 
 def _fingerprint(path: str, until: int | None = None, left: float = inf) -> tuple[bytes, int] | None:
-    """Return a digest of a file's permissions with its bytes, or its size and time. Also return the bytes read."""
+    """Return a digest of a file's permissions and contents, and how many bytes were read.
+
+    If the file is too large to be read, the digest covers its size and time instead of its contents.
+    """
     try:
         # O_NONBLOCK, because the path may now be a named pipe.
         file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))

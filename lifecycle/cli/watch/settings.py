@@ -309,7 +309,7 @@ class Settings:
 
     @property
     def shares_terminal(self) -> bool:
-        """True if the command can use our terminal. We must not read its output, and its runs must not overlap."""
+        """True if the command can use our terminal, because we do not read its output and its runs do not overlap."""
         return not (self.prompt or self.keep_old or (self.ready or "").startswith("line:"))
 
     @property

@@ -131,7 +131,7 @@ class Foreground(Inherited):
             termios.tcsetattr(self._fd, termios.TCSADRAIN, self._modes)
 
     def _stop_with_command(self, signum: int) -> None:
-        """Stop our process too, so that the shell regains its terminal. This method returns when we are continued.
+        """Stop our process too, so that the shell regains its terminal. Return when our process is continued.
 
         If the command was stopped because it read or wrote in the background, it continues in the foreground.
         """
@@ -237,7 +237,7 @@ def _exit_code(pid: int) -> int | None:
 
 
 def _stopped_by(pid: int) -> int | None:
-    """Return the signal, such as Ctrl+Z's, that has stopped the child ``pid``. Each stop is reported once."""
+    """Return the signal that has stopped the child ``pid``, such as the one for Ctrl+Z. Each stop is reported once."""
     try:
         report = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG)
     except ChildProcessError:

@@ -329,11 +329,11 @@ SUSPEND = "suspend"
 RESUME = "resume"
 #: Request, followed by a flow's id: send `AT_REST` once the flow has ended or is suspended.
 FOLLOW = "follow"
-#: Message: a followed flow has ended or is suspended.
+#: Message: a flow that another process is waiting for has ended or is suspended.
 AT_REST = "at rest"
 #: Request, followed by a process's token: recover unfinished flows.
 RECOVER = "recover"
-#: Message: some jobs' suspended flows may run again.
+#: Message: suspended flows that belong to jobs may run again.
 RESUMED = "resumed"
 
 

@@ -120,8 +120,8 @@ def _step(off: float, since: float, elapsed: float) -> float:
 
     Args:
         off: Seconds by which the store's time is ahead of what our own clock suggests.
-        since: Seconds since any process last read the server's clock, by that clock.
-        elapsed: Seconds since this process last read the server's clock, by our own clock.
+        since: The seconds that have passed on the server's clock since any process last read it.
+        elapsed: The seconds that have passed on our own clock since this process last read the server's clock.
     """
     # If the server's clock does not show the difference, either our clock stopped or another process has already
     # corrected the time.
@@ -143,7 +143,7 @@ class Query(NamedTuple):
 
 
 def sql(text: str, **values: Any) -> Query:
-    """Return a query with ``values`` for its ``%(name)s`` placeholders."""
+    """Return the query ``text``, whose ``%(name)s`` placeholders are filled in from ``values``."""
     return Query(text.encode(), values)
 
 

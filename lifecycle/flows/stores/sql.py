@@ -55,7 +55,7 @@ Row = tuple[Any, ...]
 
 
 class Statement(NamedTuple):
-    """A statement, and the ``values`` of the ``:names`` in its text."""
+    """A statement, and the ``values`` of its parameters, which are written as ``:name`` in the text."""
 
     text: str
     values: Mapping[str, Any]
@@ -125,7 +125,7 @@ class Dialect:
     guard: str
     #: The statements that follow the guard in a commit.
     then: tuple[str, ...] = ()
-    #: Types and options in `CREATE TABLE`.
+    #: The types and options to use in `CREATE TABLE`.
     types: Mapping[str, str] = field(default_factory=dict[str, str])
     #: True if the database is a file. In that case, `Presence` needs no query to detect that owners have exited, reads
     #: don't need a write transaction, and responses cannot be lost.
@@ -427,10 +427,10 @@ _PAGE = (
 _EVERY = 2**62
 _OVER = "SELECT 1 FROM lifecycle_jobs WHERE state = 'CLAIMED' AND until <= :now LIMIT 1"
 _TOKENS = "SELECT DISTINCT token FROM lifecycle_jobs WHERE state = 'CLAIMED' AND token != ''"
-# Expired claims are ended in three steps. First, we set their ``until`` to -1, which only this transaction sees; other
-# processes that end claims at the same time skip them. Second, we increment the epochs of their flows, which waits for
-# commits in progress. Third, we update the jobs as `expired` does, depending on the states of the flows after those
-# commits.
+# Expired claims are ended in three steps. First, we set their ``until`` to -1. Only this transaction sees this
+# value, and other processes that end claims at the same time skip these claims. Second, we increment the epochs of
+# their flows, which waits for commits in progress. Third, we update the jobs as `expired` does, depending on the states
+# of the flows after those commits.
 _MARK = """
 UPDATE lifecycle_jobs SET until = -1 WHERE number IN (SELECT number FROM lifecycle_jobs
     WHERE state = 'CLAIMED' AND until >= 0 AND WHICH{skip})

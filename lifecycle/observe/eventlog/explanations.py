@@ -177,7 +177,10 @@ class _View:
         self.patterns: list[str] = [info.pattern for info in router.routes() if not info.also]
 
     def matches(self, topic: str, *, also: bool) -> Iterator[Match]:
-        """Yield matching routes in order: those that handle the event or, with ``also``, those from `Router.also`."""
+        """Yield matching routes in order.
+
+        If ``also`` is true, only routes added with `Router.also` are included. Otherwise, these routes are left out.
+        """
         for info in self._explain(topic):
             if info.also is not also:
                 continue
@@ -328,7 +331,7 @@ def _fits(pattern: str, topic: str) -> bool:
 def _canonical(pattern: str) -> str:
     try:
         return Pattern(pattern).canonical
-    except InvalidPattern:  # the text of a `Router.also` route contains more than its pattern
+    except InvalidPattern:  # this is the text of a `Router.also` route, which contains more than the pattern
         return pattern
 
 

@@ -50,7 +50,7 @@ _SCHEME = "bearer"
 _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^\s\[\]:/@%]+))(?::[0-9]{0,5})?", re.IGNORECASE)
 
 
-class Refused(Exception):  # a response, not a program error
+class Refused(Exception):  # this becomes a response, and is not a program error
     """Raised to end a request with ``status``. ``reason`` is shown to the person who sent the request."""
 
     def __init__(self, status: int, reason: str) -> None:

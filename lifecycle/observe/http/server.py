@@ -42,7 +42,7 @@ _log = logging.getLogger("lifecycle.observe")
 #: The maximum number of connections waiting to be accepted.
 _BACKLOG = 1024
 
-#: How many seconds running requests have to finish when the server shuts down. Streams end immediately.
+#: How many seconds a running request has to finish when the server shuts down. Streams end immediately.
 _SHUTDOWN_TIMEOUT = 0.5
 
 #: How many seconds a client has to send the headers or the body of a request, or to receive a response or message.

@@ -139,7 +139,7 @@ def _fit(roots: Iterable[Node]) -> bool:
 
 
 def _merged(node: Node, calm: Container[tuple[str, ...]] | None) -> Node:
-    """Merge childless children of the same class into one node. If ``calm`` is set, only merge classes in it."""
+    """Merge childless children of the same class into one node. If ``calm`` is set, merge only the classes in it."""
     alike = Counter(child.classes for child in node.children if not child.children)
     many = {each: number for each, number in alike.items() if number > 1 and (calm is None or each in calm)}
     kept = [_merged(child, calm) for child in node.children if child.children or child.classes not in many]

@@ -21,10 +21,12 @@ __all__ = ["CLASSES", "Label", "Look", "Style", "escape", "indented", "label_lin
 
 #: A heading, or a function that returns the label of a record's node. None selects the default label.
 Label: TypeAlias = "str | Callable[[Any], str | None]"
-#: A mapping from class to CSS, or a function that returns a record's class. None selects the class of its status.
+#: A mapping from class to CSS, or a function that returns a record's class. None selects the class of the
+#: record's status.
 Style: TypeAlias = "Mapping[str, str] | Callable[[Any], str | None]"
 
-#: The style for each status. Each style sets text and fill, because the page may be light or dark.
+#: The style for each status. Each style sets the colours of the text and the fill, because the page may be light or
+#: dark.
 CLASSES: Final[Mapping[str, str]] = {
     "created": "fill:#f8fafc,stroke:#94a3b8,color:#334155",
     "pending": "fill:#fef9c3,stroke:#ca8a04,color:#713f12,stroke-dasharray:5 3",

@@ -267,7 +267,7 @@ def _address_of(given: socket.socket) -> object:
 # -- responses -------------------------------------------------------------------------------------------------
 
 
-class Refused(Exception):  # a response, not a failure of the program
+class Refused(Exception):  # this becomes a response and is not a failure of the program
     """Raised to end a request with an error status. ``reason`` is sent to the client and logged."""
 
     def __init__(self, status: int, reason: str, *, headers: dict[str, str] | None = None) -> None:

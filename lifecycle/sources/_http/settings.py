@@ -46,8 +46,9 @@ class Limits:
 
     #: The maximum size of a request body in bytes. The response to a larger body is 413.
     body: int = 1_048_576
-    #: The maximum number of requests waiting for space in their lane or inbox or, with ``answer="handled"``, for their
-    #: handler. The response to further requests is 429. This also limits the memory used for bodies.
+    #: The maximum number of requests waiting for space in their lane or inbox. With ``answer="handled"``, this includes
+    #: requests that are waiting for their handler. The response to further requests is 429. This also limits
+    #: the memory used for bodies.
     pending: int = 100
     #: ``(n, seconds)``: the maximum number of requests from one address, and the period in seconds. The response to
     #: further requests is 429. All clients of a Unix socket are treated as one address.

@@ -80,7 +80,9 @@ class Cgroup:
             raise OSError(f"processes cannot be moved out of {self._own}")
 
     def inside(self, command: Command) -> Command:
-        """Return a shell command that enters the cgroup and then runs ``command``. If it cannot enter, it exits.
+        """Return a shell command that enters the cgroup and then runs ``command``.
+
+        If the shell cannot enter the cgroup, it exits.
 
         Raises:
             OSError: if the program does not exist or cannot be executed.
@@ -185,7 +187,8 @@ def _at(path: str) -> Path | None:
 
 #: The number of consecutive scans that must find no process outside the cgroup.
 _SCANS: Final = 2
-#: Seconds after which we give up on a process that evades the move by forking. The final scan finds it.
+#: Seconds after which we stop trying to move a process that evades the move by forking. When the worker ends, the final
+#: scan still finds this process.
 _MOVE_LIMIT: Final = 1.0
 
 

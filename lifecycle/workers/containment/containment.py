@@ -358,7 +358,7 @@ class PidnsCheck:
             await self._checks.submit(user)
         found = self._found[user]
         if isinstance(found, str):
-            raise OSError(f"`unshare` is not permitted here ({found})")  # a cached reason, not a wrong type
+            raise OSError(f"`unshare` is not permitted here ({found})")  # a string is a cached reason
         return found
 
     def _check(self, users: Sequence[int]) -> None:

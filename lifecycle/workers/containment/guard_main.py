@@ -3,7 +3,7 @@
 The parent starts it as ``python -I -S guard_main.py RUNTIME PARENT FILE FILE``. Its standard input is a pipe that only
 the parent holds open. The guard is notified of the parent's exit by this pipe or a pidfd, whichever comes first. It
 then reads the parent's `SharedLog` from the two files, which are inherited descriptors. In the log, ``+PID START_TIME``
-is a process group to kill. ``-PID`` is a group that is gone, which is written before the pid can be reused. ``@PATH``
+is a process group to kill. ``-PID`` means that a group is gone, and is written before the pid can be reused. ``@PATH``
 is a cgroup, ``%NAME SOCKET`` is a container and its engine's socket, and ``~NAME`` is a container that has been
 removed.
 """

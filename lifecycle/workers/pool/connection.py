@@ -61,7 +61,7 @@ class ConnectionClosed(Exception):
 
 
 class CallCancelled(Exception):
-    """Raised when the worker confirms that a cancelled call has stopped. It can accept calls again."""
+    """Raised when the worker confirms that a cancelled call has stopped. The worker can accept calls again."""
 
 
 # -- calls -----------------------------------------------------------------------------------------------------------

@@ -404,8 +404,8 @@ class WorkerManager:
     def _drain_outdated(self, *, replaced: bool = False) -> None:
         """Drain outdated workers.
 
-        While a new worker is starting, only drain outdated workers that are not ready. If all of them are ready and
-        ``replaced`` is true, drain one worker.
+        While a new worker is starting, only outdated workers that are not ready are drained. However, if all outdated
+        workers are ready and ``replaced`` is true, one of them is drained.
         """
         outdated = self.workers.outdated
         if not outdated:

@@ -189,7 +189,9 @@ class Pool(BaseWorker):
         return Stream(self._running(), spec)
 
     def lease(self, session: str | None = None, *, deadline: Duration | None = None) -> Lease:
-        """Reserve a worker for several calls: ``async with pool.lease() as worker``, then ``await worker.call(…)``.
+        """Reserve a worker for several calls.
+
+        Enter the lease with ``async with pool.lease() as worker``, and make each call with ``await worker.call(…)``.
 
         Args:
             session: The name of a session. The worker that holds the session is leased.

@@ -289,7 +289,7 @@ def _pickle() -> Codec:
             # Wrap plain bytes so that they are not mistaken for an encoded payload.
             return (value,) if kind is bytes else value
         data = dumps(value)
-        # This may just be a string that contains ``__main__``. The slower pickler checks the objects themselves.
+        # The name ``__main__`` may just be part of a string, so the slower pickler checks the objects themselves.
         return yielding(value) if b"__main__" in data else data
 
     def loads(data: bytes) -> Any:

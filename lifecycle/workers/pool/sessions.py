@@ -72,7 +72,7 @@ class SessionTable:
         return worker
 
     def bind(self, session: str, worker: str, now: float) -> None:
-        """Bind ``session`` to ``worker``, replacing any earlier binding. If the table is full, evict others."""
+        """Bind ``session`` to ``worker``, replacing any earlier binding. If the table is full, evict other bindings."""
         self._forget(session)
         self._lost.pop(session)
         self._shrink(self._limit - 1, now)

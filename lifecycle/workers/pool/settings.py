@@ -142,7 +142,7 @@ class Process:
             worker.
         stop_timeout: Seconds to wait after a stop request before killing a worker.
         start_timeout: How many seconds a worker may take to import and construct its target. A worker that takes longer
-            is killed. If no worker has ever been ready, the pool then fails to start. Otherwise, it starts a new one.
+            is killed. The pool then fails to start if no worker has ever been ready, and starts a new worker otherwise.
         threads: The maximum number of threads per worker for numeric libraries (OMP, MKL, OpenBLAS, numexpr), unless
             ``env`` sets it. By default, the libraries decide.
 

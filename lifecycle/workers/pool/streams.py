@@ -195,7 +195,7 @@ class Lease:
 async def map_calls(
     dispatcher: CallDispatcher, function: str, rows: Iterable[Any], *, ordered: bool, deadline: float | None
 ) -> AsyncGenerator[Any, None]:
-    """Call ``function`` with each of ``rows``, which are read on demand, and yield the results.
+    """Call ``function`` with each row in ``rows``, and yield the results. Rows are read on demand.
 
     The first error is raised. After an error, or when the generator is closed, the remaining calls are cancelled, and
     the generator waits for them to stop.
@@ -225,7 +225,7 @@ async def map_calls(
 
 
 async def _next_result(tasks: deque[asyncio.Task[Any]], *, ordered: bool) -> Any:
-    """Wait for any of ``tasks`` or, if ``ordered``, for the first. Remove that task and return its result."""
+    """Wait for any task or, if ``ordered`` is true, for the first task. Remove that task and return its result."""
     if not ordered:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         task = next(task for task in tasks if task in done)

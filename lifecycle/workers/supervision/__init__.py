@@ -1,4 +1,4 @@
-"""The parts of a supervisor: the decision `loop`, the `child`, `stopping`, and event streams (`watch`).
+"""The parts of a supervisor: decisions (`loop`), children (`child`), stops (`stopping`), and event streams (`watch`).
 
 When a child crashes, this is what happens:
 

@@ -277,7 +277,7 @@ class SupervisorLoop:
     # -- an end -----------------------------------------------------------------------------------------------------
 
     def _expect_end(self, child: Child, worker: Worker) -> None:
-        """Watch ``worker`` and probe its health. A message reports when it ends.
+        """Watch ``worker`` and probe its health. When the worker ends, a message is posted.
 
         A `BaseWorker` reports through `_worker_changed` that it has ended. For other workers, we need a task that
         waits.
@@ -619,7 +619,10 @@ class SupervisorLoop:
                 await message()
 
     async def _unless_given_up(self, caller: asyncio.Future[Any], work: Coroutine[Any, Any, None]) -> None:
-        """Await ``work``. Cancel it if ``caller`` or the supervisor gives up, because a gate might never be reached."""
+        """Await ``work``, but cancel it if ``caller`` or the supervisor gives up.
+
+        Otherwise, this could wait forever, because a gate might never be reached.
+        """
         doing = asyncio.ensure_future(work)
         halted = asyncio.ensure_future(self._halted.wait())
         try:

@@ -212,7 +212,7 @@ def test_endless_response_times_out(
 def test_silent_programs_share_one_timeout(
     sockets: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No program has a separate timeout, even if each one nearly exhausts the shared timeout."""
+    """All programs share one timeout: if the first program uses it up, no time is left for the others."""
     monkeypatch.setattr(queries, "PS_TIMEOUT", 0.1)
     waited: list[float | None] = []
     monkeypatch.setattr(Exchange, "set_timeout", lambda _, seconds: waited.append(seconds))

@@ -144,7 +144,7 @@ async def test_bytes_read_at_the_start_are_limited(tmp_path: Path, monkeypatch: 
 
 
 def read_bytes() -> int:
-    """Return the number of bytes that this process has read so far, from Linux."""
+    """Return the number of bytes that this process has read so far, as reported by Linux."""
     return int(Path("/proc/self/io").read_text().split()[1])
 
 

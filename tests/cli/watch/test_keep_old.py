@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lifecycle.events import Change
     from lifecycle.testing import Clock
 
-pytestmark = pytest.mark.keeps_tasks  # from the runner under test
+pytestmark = pytest.mark.keeps_tasks  # the runner under test still has tasks when a test returns
 
 ENDED = (Status.STOPPED, Status.FAILED, Status.FINISHED, Status.KILLED)
 

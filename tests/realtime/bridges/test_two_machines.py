@@ -23,7 +23,7 @@ README = ROOT / "examples" / "two_machines" / "README.md"
 #: Replaces itself with the given command.
 BECOME = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
 
-#: The search path, with the directories of `python` and `nats-server`.
+#: Environment variables. The search path contains the directories of `python` and `nats-server`.
 ENV = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
 
 

@@ -1,4 +1,4 @@
-"""A proxy in front of a PostgreSQL server that loses selected messages."""
+"""A proxy that loses selected messages between clients and a PostgreSQL server."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Prompt:
         assert await tell(self.path, f"{self.target}/interrupt", {}) == (200, {})
 
     async def run(self, code: str) -> str:
-        """Send ``code``, and return the output up to the next prompt, and the prompt unless it is ``>>> ``."""
+        """Send ``code``, and return the output up to the next prompt, followed by that prompt unless it is ``>>> ``."""
         await self.send(code)
         return await self.rest()
 

@@ -195,7 +195,7 @@ def large_and_unreadable() -> Any:
 
 
 class Quits:
-    """A value that makes any program that decodes it exit."""
+    """A value that no program can decode without exiting."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

@@ -1,8 +1,8 @@
 """Facts about the original pool implementation, checked against this pool, which corrects its defects.
 
-The five original tests come first, under their original names. Facts that no other test covers follow. For each of F1
-to F39, `FACTS` contains the behaviour of this pool and the test that checks it. "corrected" marks errors in the
-original, with the number of the defect in the pool's design.
+The five original tests come first, under their original names. The other tests cover facts that no other module
+tests. For each of F1 to F39, `FACTS` contains the behaviour of this pool and the test that checks it. "corrected" marks
+errors in the original, with the number of the defect in the pool's design.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _PHASES, _SESSIONS, _HERE = "test_records", "test_sessions", "test_seed"
 
-#: Fact: the behaviour, and its test (a module in this directory, and a test in it).
+#: For each fact: this pool's behaviour, the test module in this directory, and the test in it that checks the fact.
 FACTS: dict[str, tuple[str, str, str]] = {
     "F1": (
         "six phases; a new worker is initializing, its health unknown, its history empty",
@@ -357,7 +357,7 @@ async def test_a_caller_cancelled_in_the_queue_costs_no_worker(tmp_path: Path) -
 
 
 async def test_an_error_of_the_function_does_not_degrade_its_worker() -> None:
-    """A worker is never replaced because its calls raise errors, however many there are."""
+    """A worker is not replaced, no matter how many of its calls raise errors."""
     async with two_workers() as pool:
         before = pool.members()
         for _ in range(7):

@@ -154,7 +154,7 @@ class Call:
 
     def __init__(
         self, number: int, function: str, args: list[Any], kwargs: dict[str, Any], window: int
-    ) -> None:  # in the same order as in the frame
+    ) -> None:  # the parameters are in the same order as the frame's items
         self.number: int = number
         self.function: str = function
         self.args: list[Any] = args
@@ -165,7 +165,8 @@ class Call:
         self.open: bool = False
         # The W3C traceparent for the caller's span.
         self.traceparent: str = ""
-        #: Credits beyond the first window. We use a SimpleQueue because a signal can interrupt a thread waiting on it.
+        #: Credits for chunks beyond the first window. We use a SimpleQueue because a signal can interrupt a thread that
+        #: is waiting on it.
         self.credits: SimpleQueue[int] = SimpleQueue()
 
     @property
@@ -272,7 +273,10 @@ def _encodable(text: str) -> str:
 
 
 def under_span(traceparent: str) -> ExitStack:
-    """Make the caller's span current, including in OpenTelemetry if installed. Closing the stack leaves the span."""
+    """Make the caller's span current, including in OpenTelemetry if it is installed.
+
+    Closing the returned stack makes the previous span current again.
+    """
     from contextlib import ExitStack  # imported here because few calls are traced
 
     held = ExitStack()
@@ -318,7 +322,7 @@ class MainExecutor:
         self._thread = _thread.get_ident()
 
     def run(self, start: Callable[[], None]) -> None:
-        """Call ``start``, then run submitted calls until `close`."""
+        """Call ``start``, then run submitted calls until `close` is called."""
         signal.signal(signal.SIGUSR1, self._interrupt)
         start()
         self._reader.share()

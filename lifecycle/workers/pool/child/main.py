@@ -21,7 +21,7 @@ def main() -> None:
         root = os.path.dirname(root)  # noqa: PTH120  # as above
     sys.path.insert(0, root)
 
-    from lifecycle.workers.pool.child.runtime import serve  # requires the path set above
+    from lifecycle.workers.pool.child.runtime import serve  # requires the path that is added above
 
     serve()
 
