@@ -53,7 +53,7 @@ worker = TaskWorker("import", work)
 router = new_interactive_router(prompt="pipeline> ", suspend=worker)
 
 
-@router.command("import", help="Queue the new files that match a pattern, or all of them with --again.")
+@router.command("import", help="Queue the new files that match a pattern or, with --again, every file that matches.")
 def import_files(pattern: str = "*", *, again: bool = False) -> None:  # noqa: D103  # the help above describes it
     new = [path.name for path in sorted(FOLDER.glob(pattern)) if again or path.name not in states]
     for name in new:

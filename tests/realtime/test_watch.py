@@ -198,7 +198,7 @@ class TestChanges:
         write(here / "go", "")
         log = here / "log"
         until_blocking(lambda: log.exists() and {"watching", "up"} <= set(log.read_text().split()))
-        # If the log had caused a restart, that restart would come before this write.
+        # If the log had caused a restart, that restart would have come before this write.
         write(here / "app.py", "VALUE = 2\n" + APP)
         until_blocking(lambda: "up 2" in log.read_text())
         assert re.findall("changed: (.*);", log.read_text()) == ["app.py"]

@@ -98,7 +98,7 @@ def answer(name, wait_for=None):
 
 
 def ask(port: int) -> str:
-    """Return the application's answer, or an empty text during a restart."""
+    """Return the application's answer, or an empty string during a restart."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=LIMIT) as answer:
             return str(answer.read().decode()).strip('"')

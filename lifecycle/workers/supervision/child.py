@@ -358,7 +358,7 @@ async def _make(spec: Spec) -> Worker:
     """Create a new worker for ``spec``.
 
     Raises:
-        WorkerFailed: if the spec's function returns something other than a worker, or a worker that has been started.
+        WorkerFailed: if the spec's function returns a worker that has been started, or anything that is not a worker.
     """
     made = spec.make()
     if inspect.isawaitable(made):

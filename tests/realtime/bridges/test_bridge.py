@@ -472,7 +472,7 @@ async def test_an_event_that_the_bus_cannot_carry_raises_when_awaited(bridge: Ma
         for event, why in [
             (Event("job/" + "x" * 1020), "the maximum is 1,024"),
             (Event("job/x", b"x" * 1_048_577), "limit is 1,048,576"),
-            (Event("job/x", b"x" * 1_048_500), "with its headers"),
+            (Event("job/x", b"x" * 1_048_500), "including its headers"),
             (Event("job/x", object()), "cannot be encoded"),
         ]:
             with pytest.raises(Unpublishable, match=why):

@@ -140,13 +140,13 @@ async def test_a_server_that_ignores_settings_in_silence_is_refused(version: str
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"group": "a b"}, "group must be .* got 'a b'"),
-        ({"group": ""}, "group must be .* got ''"),
-        ({"stream": "a.b"}, r"stream must be .* got 'a\.b'"),
+        ({"group": "a b"}, "group must consist of .* got 'a b'"),
+        ({"group": ""}, "group must consist of .* got ''"),
+        ({"stream": "a.b"}, r"stream must consist of .* got 'a\.b'"),
         ({"prefix": "a.*"}, "prefix must be words"),
         ({"prefix": ""}, "prefix must be words"),
         ({"prefix": "a\n"}, "prefix must be words"),
-        ({"group": "g\n"}, "group must be"),
+        ({"group": "g\n"}, "group must consist of"),
         ({"max_in_flight": 0}, "max_in_flight=0"),
         ({"max_deliver": 0}, "max_deliver=0"),
         ({"ack_wait": 0.1}, r"ack_wait must be 1 or more seconds, or a timedelta, got 0\.1"),
