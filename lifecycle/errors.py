@@ -39,7 +39,9 @@ LifecycleError
     ├── InvalidState
     ├── MissingDependencies     nothing provides what a task requires
     ├── AmbiguousDependency     several tasks provide what a task requires
-    ├── StepFailed              a task, retry or revert failed
+    ├── StepFailed              a task, retry, revert or step of a workflow failed
+    ├── FlowCancelled           the workflow was cancelled
+    ├── WorkflowChanged         a workflow's code no longer matches its recorded steps
     └── ClaimLost               another owner has taken the job or flow
 
 Each is also importable from the package that raises it.
@@ -53,6 +55,7 @@ __all__ = [
     "ClaimLost",
     "DoNotRestart",
     "Dropped",
+    "FlowCancelled",
     "FlowError",
     "Interrupted",
     "InvalidPattern",
@@ -87,6 +90,7 @@ __all__ = [
     "VerificationError",
     "WorkerFailed",
     "WorkerLost",
+    "WorkflowChanged",
 ]
 
 
@@ -300,7 +304,28 @@ class AmbiguousDependency(FlowError):
 
 
 class StepFailed(FlowError):
-    """A task, a retry or a revert failed."""
+    """A task, a retry, a revert or a step of a workflow failed.
+
+    Args:
+        text: The error's text.
+        step: The name of the step.
+        type: The name of the class of the step's error.
+        message: The message of the step's error.
+    """
+
+    def __init__(self, text: str, *, step: str = "", type: str = "", message: str = "") -> None:  # noqa: A002  # its name is promised
+        super().__init__(text)
+        self.step = step
+        self.type = type
+        self.message = message
+
+
+class FlowCancelled(FlowError):
+    """The workflow was cancelled with `Flows.cancel`. Its undo steps have run."""
+
+
+class WorkflowChanged(FlowError):
+    """A workflow's function no longer matches its recorded steps. Mend the function, and the workflow continues."""
 
 
 class ClaimLost(FlowError):

@@ -66,7 +66,7 @@ class Machine(Generic[S]):
         self._ignored = ignored
         self._error = error
         self._state = initial
-        self._since = _now()
+        self._since = self.now()
         # Plain tuples, oldest first. There may be thousands of machines, and few of their histories are ever read.
         self._history: list[tuple[S, S, str, float, float]] = []
         self._kept = history
@@ -91,6 +91,13 @@ class Machine(Generic[S]):
         """The last changes, oldest first."""
         return tuple(Transition(*each) for each in self._history)
 
+    def now(self) -> float:
+        """Return the running loop's time, so that tests can control it. Without a loop, return the process's time."""
+        try:
+            return asyncio.get_running_loop().time()
+        except RuntimeError:
+            return time.monotonic()
+
     def can(self, target: S) -> bool:
         """Return whether the transition to ``target`` is allowed or ignored. Otherwise, `to` raises an error."""
         return target in self._table[self._state] or (self._state, target) in self._ignored
@@ -108,7 +115,7 @@ class Machine(Generic[S]):
                 return False
             legal = _names(row) or f"nothing, {old} is final"
             raise self._error(f"{self.name!r} cannot go from {old} to {target}; legal: {legal}")
-        now = _now()
+        now = self.now()
         moved = (old, target, reason, time.time(), now - self._since)
         self._state, self._since = target, now
         self._history.append(moved)
@@ -150,11 +157,3 @@ class Machine(Generic[S]):
 
 def _names(states: Collection[str]) -> str:
     return ", ".join(sorted(str(state) for state in states))
-
-
-def _now() -> float:
-    """Return the running loop's time, so that tests can control it, or the process's time if there is no loop."""
-    try:
-        return asyncio.get_running_loop().time()
-    except RuntimeError:
-        return time.monotonic()

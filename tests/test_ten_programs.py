@@ -5,6 +5,7 @@ The program inside FastAPI is tested with the other web frameworks in test_examp
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -13,8 +14,9 @@ import socket
 import sys
 import urllib.error
 import urllib.request
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from lifecycle.cli import main
 from tests import postgres
 from tests.nats_servers import NatsProcess
 from tests.programs import LIMIT, Running, connect, free_port, post
@@ -241,6 +244,17 @@ def booked(home: Path) -> dict[str, int]:
     return {path.name.removeprefix("booked-"): int(path.read_text()) for path in home.glob("booked-*")}
 
 
+def shown(place: str, number: str) -> str:
+    """Return the output of `lifecycle flows show`."""
+    with redirect_stdout(io.StringIO()) as out:
+        assert main(["flows", "show", place, number]) == 0
+    return out.getvalue()
+
+
+def waits(place: str, number: str) -> bool:
+    return "WAITING" in shown(place, number)
+
+
 def order(port: int, number: str, **values: object) -> int:
     body = {"order": number, "item": "lamp", "amount": 30, "to": "Turin"} | values
     return ask(port, "/order", json.dumps(body).encode())[0]
@@ -253,11 +267,11 @@ def test_orders_charge_once_although_the_program_is_killed_during_the_charge(
     program = start("orders.py", PORT=str(port), PACE="0.3")
     connect(port)
     assert order(port, "7") == 200
-    program.until("booking 30 as 7/charge/1")
+    program.until("booking 30 as 7/3 charge/1")
     kill(program)
 
     program = start("orders.py", PORT=str(port), PACE="0.3")
-    program.until("booking 30 as 7/charge/1")
+    program.until("booking 30 as 7/3 charge/1")
     program.until("shipping from the shelf of lamp to Turin")
     assert "reserving" not in program.text
     # The sender repeats the order, because a crash may have lost the response.
@@ -266,7 +280,7 @@ def test_orders_charge_once_although_the_program_is_killed_during_the_charge(
     program.until("shipping")
     text = program.stop()
     assert text.count("reserving") == 1
-    assert booked(tmp_path) == {"7-charge-1": 30, "8-charge-1": 30}
+    assert booked(tmp_path) == {"7-3-charge-1": 30, "8-3-charge-1": 30}
 
 
 def test_orders_undo_only_what_was_done(start: Callable[..., Running], tmp_path: Path) -> None:
@@ -275,11 +289,31 @@ def test_orders_undo_only_what_was_done(start: Callable[..., Running], tmp_path:
     connect(port)
     assert order(port, "lost", to="nowhere") == 200
     program.until("releasing the shelf of lamp")
-    assert booked(tmp_path) == {"lost-charge-1": 30, "lost-charge-1-refund": -30}
+    assert booked(tmp_path) == {"lost-3-charge-1": 30, "lost-3-charge-1-refund": -30}
     assert order(port, "free", amount=0) == 200
     program.until("releasing the shelf of lamp")
     program.stop()
     assert not any("free" in key for key in booked(tmp_path))
+
+
+@pytest.mark.parametrize("server", [False, pytest.param(True, marks=pytest.mark.engine("postgres"))])
+def test_large_orders_are_approved_or_cancelled_from_another_process(
+    start: Callable[..., Running], tmp_path: Path, server: bool
+) -> None:
+    port, place = free_port(), postgres.server().cleared() if server else str(tmp_path / "orders.db")
+    program = start("orders.py", PORT=str(port), PACE="0", ORDERS=place)
+    connect(port)
+    for number in ("good", "bad"):
+        assert order(port, number, amount=5000) == 200
+        until_blocking(partial(waits, place, number))
+    kill(program)
+    assert main(["flows", "signal", place, "good", "approval", "true"]) == 0
+    assert main(["flows", "cancel", place, "bad"]) == 0
+    program = start("orders.py", PORT=str(port), PACE="0", ORDERS=place)
+    program.until("booking -5000 as bad/3 charge/1/refund")
+    until_blocking(lambda: "state     SUCCESS" in shown(place, "good") and "CANCELLED" in shown(place, "bad"))
+    assert "shipping from the shelf of lamp to Turin" in program.stop() + program.text
+    assert booked(tmp_path) == {"good-3-charge-1": 5000, "bad-3-charge-1": 5000, "bad-3-charge-1-refund": -5000}
 
 
 def test_periodic_catches_up_once_or_for_each_tick(start: Callable[..., Running], tmp_path: Path) -> None:

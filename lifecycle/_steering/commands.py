@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
 from lifecycle._steering.answers import refused, reply
+from lifecycle._steering.stored_flows import control_flows
 from lifecycle._steering.tasks import find_task, where
 from lifecycle._text import listed, plural
 from lifecycle.control import Command, Router
@@ -42,7 +43,7 @@ __all__ = [
 _RESTARTS = 20
 
 #: Commands that may take a long time, and must not delay later commands.
-_SLOW = ("restart", "start", "stop", "cancel")
+_SLOW = ("restart", "start", "stop", "cancel", "flows")
 
 #: The number of seconds to wait for a cancelled task to finish.
 _CANCEL_TIMEOUT = 1.0
@@ -154,6 +155,7 @@ class BuiltInCommands(Commands):
         )
         self._add("cancel", "Cancel the asyncio task with this name or ID.", _cancel, complete=_task_names)
         self._add("emit", "Send an event with this TOPIC, and data as JSON.", _refuse_emit, event=_event_of)
+        self._add("flows", "Cancel a workflow ID, signal it, or retry it: flows cancel|signal|retry ID …", self._flows)
         self._add("hold", "Hold the events from SOURCE.", self._hold, complete=self._source_names)
         self._add("release", "Release the events held from SOURCE.", self._release, complete=self._source_names)
 
@@ -223,6 +225,9 @@ class BuiltInCommands(Commands):
         if found.supervisor is None:
             raise refused(f"{found.path!r} is not a supervisor's child; it can only be restarted")
         return found
+
+    async def _flows(self, event: CommandEvent) -> None:
+        await control_flows(self._lifetime.components(), event)
 
     def _hold(self, event: CommandEvent) -> None:
         name = _argument(event, "hold SOURCE")

@@ -2,7 +2,7 @@
 
 The command itself does not run flows and, except for `diagram --flow`, does not import your program. To suspend or
 resume a flow, it sends a request to the process that runs the flow. To retry a failed flow, it resets the flow, so that
-your program runs it again.
+your program runs it again. Signals and cancellations are stored, and your program reads them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json as js
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from lifecycle._masking import HIDDEN, is_secret, masked, masked_values
 from lifecycle._text import plural, printable, shorten
@@ -32,9 +32,9 @@ from lifecycle.errors import FlowError, JournalError
 from lifecycle.flows import Flows
 from lifecycle.flows.definition import Flow, Task
 from lifecycle.flows.outbox import SENT
-from lifecycle.flows.records import Failure, FlowRow
+from lifecycle.flows.records import FAILURE, Failure, FlowRow
 from lifecycle.flows.run import run_info, step_view
-from lifecycle.flows.states import ENDS, FlowState, JobState
+from lifecycle.flows.states import ENDS, FlowState, JobState, StepState
 from lifecycle.flows.stores.base import RESTARTABLE, clock_of, reset_failed
 from lifecycle.flows.stores.postgres import PostgresStore
 from lifecycle.flows.stores.presence import RECOVER, RESUME, SUSPEND
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from lifecycle.flows import Change, Snapshot, StepRow, Store
     from lifecycle.flows.records import JobRow, RunInfo
 
-__all__ = ["flows"]
+__all__ = ["Message", "flows"]
 
 _RUNS = (FlowState.RUNNING, FlowState.SUSPENDING, FlowState.RESUMING)
 
@@ -54,15 +54,32 @@ _RUNS = (FlowState.RUNNING, FlowState.SUSPENDING, FlowState.RESUMING)
 _RECENT = 20
 #: The states in which a task's last change contains an error.
 _FAILED = ("FAILURE", "REVERT_FAILURE")
+#: The states in which an operation of a workflow has ended.
+_ENDED = ("SUCCESS", "FAILURE")
 _DEAD = ("kind", "id", "name", "attempts", "error")
 
 
-def flows(
-    subcommand: str, place: Path | str, ids: Sequence[str], *, json: bool = False, flow: str | None = None
+class Message(NamedTuple):
+    """A signal to send: its name, its data as JSON, and its key."""
+
+    name: str
+    data: str
+    key: str | None
+
+
+def flows(  # the options of the command
+    subcommand: str,
+    place: Path | str,
+    ids: Sequence[str],
+    *,
+    json: bool = False,
+    flow: str | None = None,
+    message: Message | None = None,
+    step: str = "",
 ) -> int:
     """Run a subcommand on the flows with these IDs. Without IDs, it runs on every flow to which it applies.
 
-    ``flow`` is MODULE:ATTRIBUTE.
+    ``flow`` is MODULE:ATTRIBUTE. ``message`` is for `signal`, and ``step`` for `retry`.
 
     Raises:
         UsageError: if there are no flows in the file or on the server.
@@ -71,7 +88,7 @@ def flows(
     if not isinstance(place, str):
         check_file(place, FLOW_TABLES, lacks="contains no flows", given_to="Flows")
     try:
-        selection = _Selection(Flows(place), ids, json=json, flow=flow)
+        selection = _Selection(Flows(place), ids, json=json, flow=flow, message=message, step=step)
         return asyncio.run(_carry_out(_SUBCOMMANDS[subcommand], selection))
     except (JournalError, FlowError, OSError) as error:
         raise CliError(str(error)) from error
@@ -82,8 +99,11 @@ def flows(
 class _Selection:
     """The flows to which a subcommand applies, and its options."""
 
-    def __init__(self, flows: Flows, ids: Sequence[str], *, json: bool, flow: str | None) -> None:
+    def __init__(  # the options of the command
+        self, flows: Flows, ids: Sequence[str], *, json: bool, flow: str | None, message: Message | None, step: str
+    ) -> None:
         self.flows, self.ids, self.json, self.flow = flows, ids, json, flow
+        self.message, self.step = message, step
 
     async def rows(self) -> list[FlowRow]:
         """Return the selected flows.
@@ -91,13 +111,15 @@ class _Selection:
         Raises:
             CliError: if a selected flow does not exist.
         """
-        rows = await self.flows.store.flows()
         if not self.ids:
-            return rows
-        known = {row.id: row for row in rows}
-        if missing := [each for each in self.ids if each not in known]:
-            raise CliError(f"flow {missing[0]!r} does not exist; `lifecycle flows list` shows the flows")
-        return [known[each] for each in dict.fromkeys(self.ids)]
+            return await self.flows.store.flows()
+        return [await self._row(each) for each in dict.fromkeys(self.ids)]
+
+    async def _row(self, id: str) -> FlowRow:  # noqa: A002  # the natural name
+        try:
+            return (await self.flows.store.load(id)).flow
+        except FlowError:
+            raise CliError(f"flow {id!r} does not exist; `lifecycle flows list` shows the flows") from None
 
     async def process(self, row: FlowRow) -> str:
         """Return the PID of the process that runs a flow, or an empty string. Add the host if there are several."""
@@ -122,7 +144,8 @@ async def _carry_out(subcommand: Callable[[_Selection], Awaitable[int]], selecti
     store = selection.flows.store
     if isinstance(store, PostgresStore) and not await store.holds_flows():
         raise UsageError(f"{store!r} contains no flows; use the URL that your program passes to Flows(…)")
-    async with store:
+    # Other processes must see the process that sends a message.
+    async with selection.flows if subcommand in (_signal, _cancel) else store:
         return await subcommand(selection)
 
 
@@ -219,7 +242,7 @@ async def _retry(selection: _Selection) -> int:
     rows = [row for row in rows if row not in of_jobs]
     living = {row.owner for row in rows if row.owner and await selection.flows.presence.lives(row.owner)}
     for row in rows:
-        await reset_failed(selection.flows.store, row.id)
+        await reset_failed(selection.flows.store, row.id, selection.step)
         later = "it runs again when its program starts or recovers"
         then = f"process {_process_of(row.owner)} runs it again" if row.owner in living else later
         stderr_console().info(f"reset {row.id} (state {row.state}); {then}")
@@ -228,6 +251,31 @@ async def _retry(selection: _Selection) -> int:
         stderr_console().info(f"{row.id} was not reset: it belongs to a complete job; enqueue the job with a new id")
     if not rows and not of_jobs:
         stderr_console().info("no failed flows")
+    return DONE
+
+
+async def _signal(selection: _Selection) -> int:
+    """Send a signal to one workflow.
+
+    Raises:
+        UsageError: if the data is not JSON.
+    """
+    (id,), message = selection.ids, selection.message  # noqa: A001  # the natural name
+    assert message is not None
+    try:
+        data = js.loads(message.data)
+    except ValueError as error:
+        raise UsageError(f"DATA must be JSON, such as 7 or '\"text\"', got {message.data!r}: {error}") from error
+    await selection.flows.signal(id, message.name, data, key=message.key)
+    stderr_console().info(f"stored the signal {message.name} for {id}")
+    return DONE
+
+
+async def _cancel(selection: _Selection) -> int:
+    """Ask for the cancellation of workflows."""
+    for id in selection.ids:  # noqa: A001  # the natural name
+        await selection.flows.cancel(id)
+        stderr_console().info(f"stored the cancellation of {id}; its program runs its undo functions")
     return DONE
 
 
@@ -307,6 +355,8 @@ _SUBCOMMANDS: dict[str, Callable[[_Selection], Awaitable[int]]] = {
     "suspend": _suspend,
     "resume": _resume,
     "retry": _retry,
+    "signal": _signal,
+    "cancel": _cancel,
     "dead": _dead,
     "replay": _replay,
     "drop": _drop,
@@ -438,12 +488,55 @@ def _format_flow(snapshot: Snapshot, changes: Sequence[Change], runner: str, job
         known.append(("job", f"{job.outcome or job.state}, {attempts}"))
     if error := _error(snapshot, changes, job):
         known.append(("error", error))
+    known += _waits(snapshot)
     text = "".join(f"{name:<10}{printable(value)}\n" for name, value in known)
-    steps = snapshot.steps.values()
-    rows = [(row.name, row.kind, row.state, row.intention, str(row.attempt), _outcome(row)) for row in steps]
-    heading = ("name", "kind", "state", "intention", "attempts", "result")
-    text += "\n" + columns([heading, *(tuple(map(printable, row)) for row in rows)])
+    rows = _timeline(snapshot, changes) if flow.kind == "workflow" else _steps(snapshot)
+    text += "\n" + columns([tuple(map(printable, row)) for row in rows])
     return text + _history(changes)
+
+
+def _steps(snapshot: Snapshot) -> list[tuple[str, ...]]:
+    """Return the heading and the rows of a flow's tasks and retries."""
+    heading = ("name", "kind", "state", "intention", "attempts", "result")
+    steps = snapshot.steps.values()
+    return [
+        heading,
+        *((row.name, row.kind, row.state, row.intention, str(row.attempt), _outcome(row)) for row in steps),
+    ]
+
+
+def _timeline(snapshot: Snapshot, changes: Sequence[Change]) -> list[tuple[str, ...]]:
+    """Return the heading and the rows of a workflow's operations, each with the time of its last change."""
+    at = {change.name: local_time(change.at) for change in changes}
+    rows = [row for row in snapshot.steps.values() if row.name != FAILURE]
+    return [
+        ("at", "operation", "kind", "state", "attempts", "due", "result"),
+        *(
+            (at.get(row.name, ""), row.name, row.kind, row.state, str(row.attempt), _due(row), _end(row))
+            for row in rows
+        ),
+    ]
+
+
+def _due(row: StepRow) -> str:
+    return local_time(row.due) if row.due and row.state not in _ENDED else ""
+
+
+def _end(row: StepRow) -> str:
+    """Return the result of an operation, or the id of the child that it waits for."""
+    return row.history or "" if row.kind == "child" and row.state not in _ENDED else _outcome(row)
+
+
+def _waits(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """Return a workflow's parent, result, and the operations that it waits for."""
+    flow, waiting = snapshot.flow, [row.name for row in snapshot.steps.values() if row.state == StepState.RUNNING]
+    lines = [("parent", flow.parent)] if flow.parent else []
+    if flow.state == FlowState.WAITING:
+        lines.append(("waits in", ", ".join(waiting)))
+        lines += [("due", local_time(flow.due))] if flow.due else []
+    if flow.result is not None and flow.state == FlowState.SUCCESS:
+        lines.append(("result", shorten(_result(flow.result))))
+    return lines
 
 
 def _given(text: str) -> str:

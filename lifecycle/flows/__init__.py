@@ -12,16 +12,20 @@ from lifecycle._lazy import lazy_names
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "lifecycle.errors": "AmbiguousDependency ClaimLost FlowError InvalidState MissingDependencies StepFailed",
+        "lifecycle.errors": (
+            "AmbiguousDependency ClaimLost FlowCancelled FlowError InvalidState MissingDependencies StepFailed "
+            "WorkflowChanged"
+        ),
         ".client": "Flows",
         ".decisions": "Options",
-        ".definition": "Depth Flow Task graph linear task unordered",
+        ".definition": "Depth Flow Task Workflow graph linear task unordered workflow",
         ".engine": "current_task send",
+        ".operations": "child gather patch sleep step undo wait_for",
         ".outbox": "Outbox SentEvent",
         ".queue": "Job JobQueue JobQueueState",
         ".records": (
-            "Batch Change Claim FailedDelivery Failure FlowRow FlowsState ItemInfo "
-            "JobRow OutboxRow Priority RunInfo Snapshot StepRow StepView TaskContext"
+            "Batch Change Claim FailedDelivery Failure FlowInfo FlowRow FlowsState ItemInfo "
+            "JobRow Limits OutboxRow Priority RunInfo SignalRow Snapshot StepRow StepView TaskContext"
         ),
         ".retries": "AlwaysRevert AlwaysRevertAll Attempt ForEach ParameterizedForEach Retry Times Verdict",
         ".run": "Run",

@@ -5,41 +5,53 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from typing import TYPE_CHECKING, Any, Final
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 from weakref import WeakValueDictionary
 
 from lifecycle import hooks
 from lifecycle._async import shield
+from lifecycle._cron import Cron
 from lifecycle._durations import in_seconds, in_seconds_or_none
 from lifecycle._util import reason_of
-from lifecycle.errors import FlowError
+from lifecycle.errors import ClaimLost, FlowError, InvalidState
 from lifecycle.flows.decisions import Options
+from lifecycle.flows.definition import Workflow
 from lifecycle.flows.engine import STOP_MARGIN, THREADS
+from lifecycle.flows.lookup import failure_of, flow_info, outcome, wait_for_end
+from lifecycle.flows.operations import RESERVED
 from lifecycle.flows.outbox import Outbox
 from lifecycle.flows.plan import compile_flow
-from lifecycle.flows.records import FlowRow, FlowsState
+from lifecycle.flows.records import CANCEL, FlowRow, FlowsState, SignalRow, Snapshot
 from lifecycle.flows.run import FlowLoader, Run
+from lifecycle.flows.schedules import Schedule, Schedules
 from lifecycle.flows.serializers import JSON
 from lifecycle.flows.states import ENDS, FlowState
-from lifecycle.flows.stores.base import id_for
-from lifecycle.flows.stores.presence import RESUMED, ControlChannel
+from lifecycle.flows.stores.base import id_for, storable
+from lifecycle.flows.stores.presence import RESUMED, WAKE, ControlChannel
+from lifecycle.flows.timers import Timers
 from lifecycle.journal.threads import LoopThreads
 
 if TYPE_CHECKING:
+    import builtins
+    from collections.abc import Mapping
+    from datetime import tzinfo
     from types import TracebackType
-    from typing import Self
+    from typing import Literal, Self
 
     from lifecycle._durations import Duration
-    from lifecycle.flows.definition import Item
+    from lifecycle.flows.definition import Item, Part
     from lifecycle.flows.plan import Plan
-    from lifecycle.flows.records import Snapshot
+    from lifecycle.flows.records import FlowInfo
     from lifecycle.flows.serializers import Codec
     from lifecycle.flows.stores.base import Store
     from lifecycle.flows.stores.presence import Presence
 
-__all__ = ["Flows", "RunRegistry"]
+__all__ = ["Flows", "RunRegistry", "registry_of"]
 
 _log = logging.getLogger("lifecycle.flows")
+
+T = TypeVar("T")
 
 
 class Flows:
@@ -85,6 +97,7 @@ class Flows:
         self._threads = LoopThreads("task of a flow", THREADS)
         self._loader = FlowLoader(self.store, self.codec, options or Options(), self.presence, self._threads)
         self._registry = RunRegistry(self._loader, self.requests)
+        self._schedules = Schedules(self.store, self._registry.start_created)
         self._open = False
         #: True while all flows are suspended, in which case job queues claim no jobs.
         self.suspended: bool = False
@@ -106,6 +119,7 @@ class Flows:
             await self.store.__aexit__(None, None, None)
             raise
         self._open, self.suspended = True, False
+        self._registry.pause(paused=False)
         self.requests.open(self._look)
         hooks.component_opened.announce(self, component=self)
         return self
@@ -121,7 +135,8 @@ class Flows:
         hooks.component_closed.announce(self, component=self)
         try:
             async with asyncio.timeout(self.stop_timeout + STOP_MARGIN):
-                await self._registry.wait_recovered()
+                await self._schedules.close()
+                await self._registry.close()
                 await self.suspend(cancel_after=self.stop_timeout)
         except TimeoutError:
             _log.warning("%r was closed before all flows were suspended, because the store did not respond", self)
@@ -140,7 +155,7 @@ class Flows:
         await self.store.__aexit__(kind, error, traceback)
 
     @property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[Run[Any], ...]:
         """The unfinished runs that this object started or recovered, in start order."""
         return self._registry.unfinished
 
@@ -148,7 +163,11 @@ class Flows:
         """Return a snapshot of the store and its unfinished runs."""
         return FlowsState(repr(self.store), tuple(run.info() for run in self.runs))
 
-    def start(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # the natural name
+    @overload
+    def start(self, flow: Workflow[..., T], /, *args: Any, id: str | None = None, **store: Any) -> Run[T]: ...
+    @overload
+    def start(self, flow: Part, /, *, id: str | None = None, **store: Any) -> Run: ...
+    def start(self, flow: Item, /, *args: Any, id: str | None = None, **store: Any) -> Run[Any]:  # noqa: A002  # the natural name
         """Run ``flow`` in the background with the given values.
 
         `start` returns before anything is stored. To be sure that the flow survives a crash, use
@@ -159,10 +178,12 @@ class Flows:
         and returns the same outcome. It keeps waiting even while the run is suspended there.
 
         Args:
-            flow: A flow, or a single task.
+            flow: A workflow, a flow, or a single task.
+            args: The arguments of a workflow.
             id: An id for the run, such as an order number. By default, a new id is generated.
-            store: Values for the tasks, by name. You can omit them if this process already has the run. If they differ
-                from the stored run's values, an error is raised, either here or when you await the run.
+            store: The keyword arguments of a workflow, except ``id``, or values for the tasks, by name. You can omit
+                all arguments if this process already has the run. If they differ from the stored run's values, an error
+                is raised, either here or when you await the run.
 
         Returns:
             The run. Await the run to get its results.
@@ -172,30 +193,41 @@ class Flows:
             AmbiguousDependency: if several tasks of a graph provide a name that another task requires.
             FlowError: if the flow is invalid, if no task requires a value, if a value cannot be stored, or if the id
                 belongs to a different flow or to different values.
-            TypeError: if ``flow`` is neither a flow nor a task, or ``id`` is not a string.
+            TypeError: if ``flow`` cannot be run, if the arguments do not fit the workflow, or if ``id`` is not a
+                string.
         """
-        return self._start(flow, id, store, same=True)
+        return self._start(flow, id, args, store, same=True)
 
-    def repeat(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run:  # noqa: A002  # the natural name
+    def _repeat(self, flow: Item, /, *, id: str | None = None, **store: Any) -> Run[Any]:  # noqa: A002  # the natural name
         """Start a flow for an event. If the event arrives again, use the values from its first arrival."""
-        return self._start(flow, id, store, same=False)
+        return self._start(flow, id, (), store, same=False)
 
-    def _start(self, flow: Item, id: str | None, store: dict[str, Any], *, same: bool) -> Run:  # noqa: A002  # the natural name
-        self.check_open()
+    def _start(
+        self,
+        flow: Item,
+        id: str | None,  # noqa: A002  # the natural name
+        args: tuple[Any, ...],
+        store: dict[str, Any],
+        *,
+        same: bool,
+    ) -> Run[Any]:
+        self._check_open()
         plan = compile_flow(flow)
         self._registry.remember(flow)
         known = self._registry.get(id or "")
+        same = same and bool(args or store)
         if known is not None and not known.refused:
             if known.name != plan.name:
                 raise FlowError(f"the id {id!r} belongs to flow {known.name!r}, not {plan.name!r}; use a different id")
-            if same and store:
-                self._loader.check_values(known.id, self.codec.encode(store), known.given)
+            if same:
+                self._loader.check_values(known.id, self.codec.encode(_bound(plan, args, store)), known.given)
             if known.stopped or known.state is FlowState.PENDING:  # PENDING after a reset
                 known.proceed()
             return known
-        _check_values(plan, store)
-        row = FlowRow(id_for(id), plan.name, store=self.codec.encode(store))
-        return self._registry.start(plan, row, same=same and bool(store))
+        values = _bound(plan, args, store)
+        if not isinstance(flow, Workflow):
+            _check_values(plan, values)
+        return self._registry.start(plan, _row(plan, id, self.codec.encode(values)), same=same)
 
     def asks(self, flow: Item) -> frozenset[str]:
         """Return the names that must be passed to `start`, because tasks in ``flow`` require but do not provide them.
@@ -206,29 +238,65 @@ class Flows:
         plan = compile_flow(flow)
         return frozenset(plan.required() - plan.providers.keys())
 
-    def adopt(self, flow: Item | Plan, snapshot: Snapshot) -> Run:
-        """Run ``flow`` from ``snapshot``. Workers call this after taking a claimed job's flow.
+    async def signal(
+        self,
+        id: str,  # noqa: A002  # the natural name
+        name: str,
+        data: Any = None,
+        *,
+        key: str | None = None,
+    ) -> None:
+        """Send a signal to a workflow, which receives it with `wait_for`, in this process or another one.
+
+        When this returns, the signal is stored. The workflow receives it once, even if it does not wait for it yet.
+
+        Args:
+            id: The id of the workflow.
+            name: The name of the signal.
+            data: Its data, which the codec must be able to store.
+            key: A key that identifies the signal. If the workflow already has a signal with this key, nothing is sent.
 
         Raises:
-            FlowError: if the flow is invalid or has a different name, or if no task requires a value.
+            InvalidState: if the workflow has ended.
+            FlowError: if there is no workflow with this id, or if the data cannot be stored.
+            ValueError: if the name is empty or reserved.
         """
-        self.check_open()
-        plan = self._loader.plan(flow, snapshot.flow.name)
-        _check_values(plan, self.codec.decode(snapshot.flow.store))
-        return self._registry.adopt(plan, snapshot)
+        self._check_open()
+        if not name or name.startswith(RESERVED):
+            raise ValueError(f"a signal's name must not be empty or begin with {RESERVED!r}, got {name!r}")
+        await self._signal(SignalRow(id_for(id), storable(name), self.codec.encode(data), key or "", time.time()))
 
-    async def leave(self, run: Run, error: Exception) -> None:
-        """Stop and remove ``run``, and raise ``error`` in callers that await it."""
-        await run.abandon(error)
-        self._registry.forget(run)
+    async def cancel(self, id: str) -> None:  # noqa: A002  # the natural name
+        """Cancel a workflow, in this process or another one. It runs its undo functions, and ends as CANCELLED.
 
-    async def recover(self, *flows: Item) -> list[Run]:
+        When this returns, the request is stored. To wait for the end, await the run. If the workflow was already
+        cancelled, this has no effect.
+
+        Raises:
+            InvalidState: if the workflow has ended.
+            FlowError: if there is no workflow with this id, or if the id belongs to a flow of tasks.
+        """
+        self._check_open()
+        row = await self.store.get(id)
+        if row is not None and row.state == FlowState.CANCELLED:
+            return
+        if row is not None and row.kind != WORKFLOW and (row.seq or not await self._loader.has_job(id)):
+            raise FlowError(f"{id!r} is not a workflow, so it cannot be cancelled; suspend it instead")
+        await self._signal(SignalRow(id, CANCEL, "null", at=time.time()))
+
+    async def _signal(self, row: SignalRow) -> None:
+        state = await self._registry.signal(row)
+        if state in ENDS:
+            raise InvalidState(f"flow {row.flow!r} has ended as {state}, so it receives no more signals")
+
+    async def recover(self, *flows: Item) -> builtins.list[Run[Any]]:
         """Continue the unfinished runs of these flows: suspended runs, and runs that were interrupted by a crash.
 
         Runs that belong to other live processes or to jobs are not continued, even if they are suspended.
 
         Args:
-            flows: The flow definitions. Stored runs are matched to them by name.
+            flows: The workflows and flows, including those that workflows start as children. Stored runs are matched to
+                them by name. Workflows that wait continue when they are due.
 
         Returns:
             The runs that were continued.
@@ -236,7 +304,7 @@ class Flows:
         Raises:
             FlowError: if a flow is invalid.
         """
-        self.check_open()
+        self._check_open()
         return await self._registry.recover(*flows)
 
     def _look(self) -> None:
@@ -254,16 +322,136 @@ class Flows:
         """
         limit = in_seconds_or_none("cancel_after", cancel_after, least=0)
         self.suspended = True
+        self._registry.pause(paused=True)
         await asyncio.gather(*[run.suspend(cancel_after=limit) for run in self.runs if run.running])
 
     async def resume(self) -> None:
         """Continue all flows that are suspended in this process, and let `JobQueue.work` claim jobs again."""
         if self.suspended:
             self.suspended = False
+            self._registry.pause(paused=False)
             self.presence.notify(RESUMED)
         for run in self.runs:
             if not (run.running or run.stopped):
                 await run.resume()
+
+    def schedule(
+        self,
+        expression: str,
+        flow: Item,
+        /,
+        *args: Any,
+        catch_up: Literal["none", "once", "all"] = "none",
+        timezone: str | tzinfo | None = None,
+        id: str | None = None,  # noqa: A002  # the natural name
+        **store: Any,
+    ) -> None:
+        """Start ``flow`` at each time of a cron expression, until these `Flows` are closed.
+
+        Each process that has the same store open may have the same schedule. Exactly one of them starts the flow at
+        each time. The flow's id is the schedule's id and the scheduled time in UTC, such as
+        ``report/2026-11-23T03:00:00Z``. If the process exits, another process continues the flow when it calls
+        `recover`.
+
+        A time is missed if no process was running a minute later. The store keeps the time of the last start, so missed
+        times are known after a restart.
+
+        Args:
+            expression: As for `lifecycle.ScheduleSource`.
+            flow: A workflow, a flow, or a single task.
+            args: The arguments of a workflow.
+            catch_up: The policy for missed times: ``"none"`` skips them, ``"once"`` starts the flow only for the last
+                one, and ``"all"`` starts it for each of the last 100.
+            timezone: A name such as ``"Europe/Berlin"``, or a `datetime.tzinfo`. By default, the system's time zone.
+            id: The id of the schedule. By default, the flow's name.
+            store: The keyword arguments of a workflow, or values for the tasks, by name.
+
+        Raises:
+            ValueError: if the expression, the time zone or ``catch_up`` is invalid, or if the expression never matches.
+            MissingDependencies: if an argument for a task is missing.
+            TypeError: if the arguments do not fit the workflow.
+            FlowError: if there is a schedule with the same id, or if the flow or a value is invalid.
+        """
+        self._check_open()
+        plan = compile_flow(flow)
+        values = _bound(plan, args, store)
+        if not isinstance(flow, Workflow):
+            _check_values(plan, values)
+        text, owner = self.codec.encode(values), self.presence.token
+
+        def row(id: str) -> FlowRow:  # noqa: A002  # the natural name
+            return _row(plan, id, text)._replace(epoch=1, owner=owner)
+
+        self._registry.remember(flow)
+        self._schedules.add(Schedule(id_for(id or plan.name), Cron(expression, timezone, catch_up), catch_up, row))
+
+    # -- look-up -------------------------------------------------------------------------------------------------------
+
+    async def get(self, id: str) -> FlowInfo:  # noqa: A002  # the natural name
+        """Return the stored flow or workflow with this id. Any process may have started it.
+
+        Raises:
+            FlowError: if there is no flow with that id.
+        """
+        self._check_open()
+        flow, steps = await self.store.load(id)
+        return flow_info(flow, self.codec, error=failure_of(flow, steps))
+
+    async def list(
+        self, *, name: str | None = None, state: str | None = None, since: Duration | None = None, limit: int = 100
+    ) -> builtins.list[FlowInfo]:
+        """Return stored flows and workflows, newest first.
+
+        `FlowInfo.error` does not contain the errors of failed tasks, which only `get` reads.
+
+        Args:
+            name: Only those with this name.
+            state: Only those in this `FlowState`.
+            since: Only those that were started at most this many seconds ago.
+            limit: The maximum number to return.
+
+        Raises:
+            ValueError: if the state is unknown, or the limit is below 1.
+        """
+        self._check_open()
+        if limit < 1:
+            raise ValueError(f"limit must be 1 or more, got {limit!r}")
+        states = () if state is None else (FlowState(state),)
+        start = 0.0 if since is None else time.time() - in_seconds("since", since, least=0)
+        rows = await self.store.flows(name=name, states=states, since=start, newest=limit)
+        return [flow_info(row, self.codec) for row in rows]
+
+    async def wait(self, id: str) -> Any:  # noqa: A002  # the natural name
+        """Wait until the flow or workflow with this id has ended, in any process, and return its results.
+
+        This returns the same as awaiting its `Run`, or raises the same error. If this process has neither started nor
+        recovered a flow or workflow with that name, an error is a `StepFailed` or `FlowError` with the stored message.
+        Cancelling this call does not affect the flow.
+
+        Raises:
+            FlowError: if there is neither a flow nor a job with that id, or if the results of a flow cannot be read
+                because this process does not have its definition.
+        """
+        self._check_open()
+        run = self._registry.get(id)
+        if run is not None and not run.refused:
+            return await run
+        flow, steps = await wait_for_end(self.store, self.presence, id)
+        if (item := self._registry.known(flow.name)) is not None:
+            return await self._registry.start(compile_flow(item), flow)
+        return outcome(flow, steps, self.codec)
+
+    async def purge(self, older_than: Duration) -> int:
+        """Delete flows and workflows that have ended, and return their number.
+
+        Flows of unfinished jobs and children of unfinished workflows are kept. To delete complete jobs, too, call
+        `JobQueue.purge`.
+
+        Args:
+            older_than: Only delete those that ended at least this many seconds ago.
+        """
+        self._check_open()
+        return await self.store.purge(time.time() - in_seconds("older_than", older_than, least=0))
 
     def outbox(self, *, max_attempts: int = 100) -> Outbox:
         """Return a router source that emits each event sent with `send` as a `SentEvent`.
@@ -277,16 +465,21 @@ class Flows:
         Raises:
             ValueError: if ``max_attempts`` is below 1.
         """
-        return Outbox(self, max_attempts)
+        return Outbox(self, max_attempts, self._check_open)
 
-    def check_open(self) -> None:
-        """Raise an error if the store is not open.
-
-        Raises:
-            FlowError: if the store is not open.
-        """
+    def _check_open(self) -> None:
         if not self._open:
             raise FlowError(f"{self!r} is not open; enter it: async with Flows(…) as flows")
+
+
+def registry_of(flows: Flows) -> RunRegistry:
+    """Return the runs of ``flows``.
+
+    Raises:
+        FlowError: if the store is not open.
+    """
+    flows._check_open()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the class is in this module
+    return flows._registry  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def _store_at(path: str | os.PathLike[str] | None, *, durable: bool) -> Store:
@@ -312,8 +505,10 @@ def _store_at(path: str | os.PathLike[str] | None, *, durable: bool) -> Store:
     return SQLiteStore(path, durable=durable)
 
 
-#: States in which a flow is unfinished.
-_UNFINISHED = tuple(state for state in FlowState if state not in ENDS)
+#: States in which a flow is unfinished, and no timer continues it.
+_UNFINISHED = tuple(state for state in FlowState if state not in (*ENDS, FlowState.WAITING))
+#: The kind of a workflow's row.
+WORKFLOW = "workflow"
 
 
 class RunRegistry:
@@ -325,74 +520,94 @@ class RunRegistry:
     def __init__(self, loader: FlowLoader, requests: ControlChannel) -> None:
         self._loader, self._requests = loader, requests
         # The unfinished runs, in start order.
-        self._unfinished: dict[str, Run] = {}
+        self._unfinished: dict[str, Run[Any]] = {}
         # All runs that are still referenced.
-        self._runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
+        self._runs: WeakValueDictionary[str, Run[Any]] = WeakValueDictionary()
         # The flows that this object started or recovered, by name.
         self._known: dict[str, Item] = {}
         # The tasks that recover runs in the background.
-        self._recovering: set[asyncio.Task[list[Run]]] = set()
+        self._recovering: set[asyncio.Task[list[Run[Any]]]] = set()
+        self._timers = Timers(loader.store, loader.presence, self._continue, self._wake)
 
     def __len__(self) -> int:
         return len(self._unfinished)
 
     @property
-    def unfinished(self) -> tuple[Run, ...]:
+    def unfinished(self) -> tuple[Run[Any], ...]:
         """The unfinished runs, in start order."""
         return tuple(self._unfinished.values())
 
-    def get(self, id: str) -> Run | None:  # noqa: A002  # the natural name
+    def get(self, id: str) -> Run[Any] | None:  # noqa: A002  # the natural name
         """Return the run with this id, or None if it is not in this process."""
         return self._runs.get(id)
 
-    def start(self, plan: Plan, row: FlowRow, *, same: bool = False) -> Run:
+    def start(self, plan: Plan, row: FlowRow, *, same: bool = False) -> Run[Any]:
         """Start a run for ``row``. If ``same`` is true, a flow that is already stored must have the same values."""
-        self._runs[row.id] = run = Run(plan, row, self._loader, self._changed, same=same)
+        self._runs[row.id] = run = Run(plan, row, self._loader, self._changed, children=self, same=same)
         run.proceed()
         return run
 
-    def adopt(self, plan: Plan, snapshot: Snapshot) -> Run:
-        """Return a run for a flow that this process has taken, and start the run unless the flow has ended."""
-        run = Run(plan, snapshot.flow, self._loader, self._changed)
+    def adopt(self, plan: Plan, snapshot: Snapshot) -> Run[Any]:
+        """Return a run for a flow that this process has taken, and start the run unless the flow has ended.
+
+        Raises:
+            FlowError: if the flow has a different name, or if no task requires a value.
+        """
+        self._loader.plan(plan, snapshot.flow.name)
+        _check_values(plan, self._loader.codec.decode(snapshot.flow.store))
+        run = self._parked(snapshot.flow.id) or Run(plan, snapshot.flow, self._loader, self._changed, children=self)
         run.adopt(snapshot)
         self._runs[run.id] = run
         if not run.ended:
             run.proceed()
         return run
 
-    def forget(self, run: Run) -> None:
-        """Remove ``run`` from the registry."""
+    async def start_created(self, row: FlowRow) -> Run[Any]:
+        """Start a flow that this process has just created."""
+        return self.adopt(compile_flow(self._known[row.name]), Snapshot(row, {}))
+
+    async def leave(self, run: Run[Any], error: Exception) -> None:
+        """Stop and remove ``run``, and raise ``error`` in callers that await it."""
+        await run.abandon(error)
         if self._runs.get(run.id) is run:
             del self._runs[run.id]
             self._drop(run)
 
-    def _changed(self, run: Run) -> None:
+    def _changed(self, run: Run[Any]) -> None:
         """Update the registry after a run has started or stopped."""
-        if run.ended:
+        if run.ended or run.parked:
             self._drop(run)
+            if run.parked:
+                self._timers.look_again()
         else:
             self._unfinished[run.id] = run
             self._requests.hear(run)
 
-    def _drop(self, run: Run) -> None:
+    def _drop(self, run: Run[Any]) -> None:
         if self._unfinished.get(run.id) is run:
             del self._unfinished[run.id]
         self._requests.forget(run)
 
     # -- recovery -----------------------------------------------------------------------------------------------------
 
-    def remember(self, flow: Item) -> None:
-        """Include this flow when another process requests a recovery."""
-        self._known[flow.name] = flow
+    def known(self, name: str) -> Item | None:
+        """Return the flow with this name if this process has started or recovered it."""
+        return self._known.get(name)
 
-    async def recover(self, *flows: Item) -> list[Run]:
+    def remember(self, flow: Item) -> None:
+        """Include this flow when another process requests a recovery, and continue it when it is due."""
+        self._known[flow.name] = flow
+        if isinstance(flow, Workflow):
+            self._timers.know(flow.name)
+
+    async def recover(self, *flows: Item) -> list[Run[Any]]:
         """Continue the unfinished runs of ``flows``, except runs that belong to jobs or to other live processes.
 
         Raises:
             FlowError: if a flow is invalid.
         """
         store, presence = self._loader.store, self._loader.presence
-        runs: list[Run] = []
+        runs: list[Run[Any]] = []
         for plan in map(compile_flow, flows):
             self.remember(plan.flow)
             rows = await store.flows(name=plan.name, states=_UNFINISHED)
@@ -415,14 +630,132 @@ class RunRegistry:
         self._recovering.add(task)
         task.add_done_callback(self._recovered)
 
-    def _recovered(self, task: asyncio.Task[list[Run]]) -> None:
+    def _recovered(self, task: asyncio.Task[list[Run[Any]]]) -> None:
         self._recovering.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("flows that were reset could not be recovered: %s", reason_of(error))
 
-    async def wait_recovered(self) -> None:
-        """Wait until all background recoveries have finished."""
+    # -- workflows that wait ------------------------------------------------------------------------------------------
+
+    def pause(self, *, paused: bool) -> None:
+        """Stop or start to continue workflows that are due."""
+        self._timers.paused = paused
+        self._timers.look_again()
+
+    def _parked(self, id: str) -> Run[Any] | None:  # noqa: A002  # the natural name
+        """Return the run of a workflow that waits, if this process still has it."""
+        run = self._runs.get(id)
+        return run if run is not None and run.parked else None
+
+    async def _continue(self, row: FlowRow) -> None:
+        """Take a workflow that is due, and run it, unless another process takes it first."""
+        if row.id in self._unfinished:
+            return
+        try:
+            snapshot = await self._loader.store.take(row.id, self._loader.presence.token, seen=row.epoch)
+            if row.id not in self._unfinished:
+                self.adopt(compile_flow(self._known[row.name]), snapshot)
+        except ClaimLost:
+            pass
+        except FlowError as error:
+            _log.warning("flow %s cannot continue: %s", row.id, error)
+
+    def _wake(self) -> None:
+        """Have all workflows look for signals, in case a message was lost."""
+        for run in self.unfinished:
+            run.wake()
+
+    async def signal(self, row: SignalRow) -> FlowState:
+        """Store a signal, and wake its workflow. Return the workflow's state."""
+        state = await self._loader.store.signal(row)
+        for news in (f"{WAKE} {row.flow}", WAKE):
+            self._loader.presence.notify(news)
+        return state
+
+    async def close(self) -> None:
+        """Continue no more workflows, and wait until all background recoveries have finished."""
+        await self._timers.close()
         await asyncio.gather(*self._recovering, return_exceptions=True)
+
+    # -- children of workflows ----------------------------------------------------------------------------------------
+
+    def child(
+        self,
+        item: Item,
+        id: str,  # noqa: A002  # the natural name
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        parent: str,
+    ) -> FlowRow:
+        """Return the row of a new child that belongs to this process."""
+        plan = compile_flow(item)
+        self.remember(item)
+        values = _bound(plan, args, dict(kwargs))
+        if not isinstance(item, Workflow):
+            _check_values(plan, values)
+        row = _row(plan, id, self._loader.codec.encode(values))
+        return row._replace(epoch=1, owner=self._loader.presence.token, parent=parent)
+
+    async def ensure(self, item: Item, row: FlowRow, *, again: bool) -> None:
+        """Start the stored child in this process, unless it has ended, waits, or runs elsewhere.
+
+        Raises:
+            FlowError: if its id belongs to another flow.
+        """
+        stored = await self._loader.store.get(row.id)
+        if stored is None or (stored.name, stored.parent) != (row.name, row.parent):
+            raise FlowError(f"the id {row.id!r} belongs to another flow, not to a child of {row.parent!r}; use another")
+        plan = compile_flow(item)
+        if again and stored.state in ENDS and stored.state != FlowState.SUCCESS:
+            await self._restart(self.get(row.id) or self.start(plan, stored))
+        elif stored.state in (*ENDS, FlowState.WAITING):
+            return
+        elif (known := self.get(row.id)) is not None:
+            if known.stopped:
+                known.proceed()
+        elif stored.owner == row.owner and not stored.seq:
+            self.adopt(plan, Snapshot(stored, {}))
+        elif not await self._loader.is_elsewhere(stored):
+            self.start(plan, stored)
+
+    @staticmethod
+    async def _restart(run: Run[Any]) -> None:
+        """Run a child again, and wait until that is stored."""
+        await run.wait_at_rest()
+        await run.again()
+        await run.wait_restarted()
+
+    async def outcome(self, item: Item, id: str) -> tuple[Any, BaseException | None]:  # noqa: A002  # the natural name
+        """Return the result and the error of a child that has ended."""
+        engine = self._loader.engine(compile_flow(item), await self._loader.store.load(id), None, self)
+        error = engine.error()
+        if error is None and engine.flow.state is not FlowState.SUCCESS:
+            error = FlowError(f"flow {id!r} is {engine.flow.state}")
+        return (None, error) if error is not None else (engine.result(), None)
+
+    async def cancel(self, id: str) -> None:  # noqa: A002  # the natural name
+        """Cancel a child if it is a workflow. A flow is left to run to its end."""
+        row = await self._loader.store.get(id)
+        if row is not None and row.kind == WORKFLOW:
+            await self.signal(SignalRow(id, CANCEL, "null", at=time.time()))
+
+
+def _row(plan: Plan, id: str | None, store: str) -> FlowRow:  # noqa: A002  # the natural name
+    kind = WORKFLOW if isinstance(plan.flow, Workflow) else "flow"
+    return FlowRow(id_for(id), plan.name, store=store, created=time.time(), kind=kind)
+
+
+def _bound(plan: Plan, args: tuple[Any, ...], store: dict[str, Any]) -> dict[str, Any]:
+    """Return the values for a flow by name.
+
+    Raises:
+        TypeError: if the arguments do not fit.
+    """
+    if isinstance(plan.flow, Workflow):
+        return plan.flow.bind(args, store)
+    if args:
+        raise TypeError(f"{plan.flow!r} takes values by name only, got {args!r}; pass each as name=value")
+    return store
 
 
 def _check_values(plan: Plan, values: dict[str, Any]) -> None:

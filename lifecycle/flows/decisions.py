@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from lifecycle.errors import FlowError, InvalidState
-from lifecycle.flows.definition import Depth, RetryStep
+from lifecycle.flows.definition import Depth, RetryStep, Task
 from lifecycle.flows.execution import NOTHING, NodeState, UnitOfWork, Values
 from lifecycle.flows.records import Failure
 from lifecycle.flows.retries import Attempt, Verdict
@@ -50,6 +50,9 @@ class Options:
     #: True to consult the enclosing retry if a retry returns REVERT. Without an enclosing retry, everything is
     #: reverted.
     defer_reverts: bool = False
+    #: True to run the function of each workflow again when it has ended, with the recorded results. If it calls other
+    #: operations or returns another value, the run stops with `WorkflowChanged`. Meant for tests.
+    check_replay: bool = False
 
     def __post_init__(self) -> None:
         if self.concurrency is not None and self.concurrency < 1:
@@ -277,11 +280,11 @@ class Scheduler:
         return Call(node, False, arguments, [], pause)
 
     def _pause(self, node: NodeState) -> float:
-        """Return how many seconds a retry must still wait before its next attempt.
+        """Return how many seconds a step must still wait before its next attempt.
 
         A crash does not restart the wait.
         """
-        delay = getattr(node.step.retry, "delay", None) if isinstance(node.step, RetryStep) else None
+        delay = getattr(node.step.retry, "delay", None) if node.step is not None else None
         seconds: float = delay(list(node.history)) if delay else 0.0
         if seconds <= 0:
             return 0.0
@@ -312,6 +315,10 @@ class Scheduler:
         node = call.node
         if call.reverting:
             self._finish_revert(node, outcome)
+        elif isinstance(outcome, Failure) and self._tries_again(node, outcome):
+            # The next attempt belongs to the same round and has the same idempotency key.
+            node.round -= 1
+            self.work.move(node, StepState.PENDING, reason="retry", result=outcome)
         elif isinstance(outcome, Failure):
             node.failure = outcome
             self._failed[node.number] = node
@@ -328,6 +335,14 @@ class Scheduler:
             self.work.move(node, StepState.SUCCESS, result=outcome.announced, text=outcome.text)
         if isinstance(outcome, StepResult):
             self.work.send(call.sent)
+
+    @staticmethod
+    def _tries_again(node: NodeState, failure: Failure) -> bool:
+        """Add a failed attempt to the history of a task, and return True if the task has another one."""
+        if not isinstance(node.step, Task) or node.step.retry is None or node.intention is not Intention.EXECUTE:
+            return False
+        node.history, node.due = [*node.history, Attempt(None, {node.name: failure})], 0.0
+        return node.step.retry.allows(node.history)
 
     def _finish_revert(self, node: NodeState, outcome: StepResult | Failure) -> None:
         if isinstance(outcome, Failure):

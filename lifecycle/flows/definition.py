@@ -1,4 +1,6 @@
-"""Flow definitions: tasks and the order in which they run. This module doesn't run them.
+"""Definitions of workflows, of tasks, and of flows with the order in which their tasks run. This module runs none.
+
+A workflow is an async function whose steps are stored.
 
 A task is a function. Its parameters name the values it needs, and its own name becomes the name of its result. Names
 connect tasks the way they connect pytest fixtures. `linear` runs tasks one after another, `unordered` runs them all at
@@ -12,19 +14,36 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from lifecycle._async import is_async
 from lifecycle._durations import in_seconds_or_none
-from lifecycle._util import name_of
-from lifecycle.errors import FlowError
-from lifecycle.flows.retries import Retry
+from lifecycle._util import name_of, short_name
+from lifecycle.errors import FlowError, MissingDependencies
+from lifecycle.flows.retries import Retry, Times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Coroutine
 
     from lifecycle._durations import Duration
+
+P = ParamSpec("P")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 __all__ = [
     "Decider",
@@ -32,16 +51,19 @@ __all__ = [
     "Edge",
     "Flow",
     "Item",
+    "Part",
     "Provides",
     "RetryStep",
     "Step",
     "StepFunction",
     "Task",
     "TaskSettings",
+    "Workflow",
     "graph",
     "linear",
     "task",
     "unordered",
+    "workflow",
 ]
 
 #: The names that a step provides. Each is mapped to the part of the result that it names: a position, a key, or None
@@ -111,6 +133,7 @@ class TaskSettings(TypedDict, total=False):
     rebind: Mapping[str, str] | Iterable[str]
     inject: Mapping[str, Any]
     priority: int
+    retry: Times | None
     timeout: Duration | None
 
 
@@ -123,6 +146,7 @@ class _Checked(NamedTuple):
     rebind: Mapping[str, str] = MappingProxyType({})
     inject: Mapping[str, Any] = MappingProxyType({})
     priority: int = 0
+    retry: Times | None = None
     timeout: float | None = None
 
 
@@ -136,6 +160,7 @@ class Task:
     name: str
     provides: Provides
     priority: int
+    retry: Times | None
     timeout: float | None
     function: StepFunction
 
@@ -145,7 +170,7 @@ class Task:
         self.fn = fn
         self.name, self.provides = settings.name, settings.provides
         self.inject: dict[str, Any] = dict(settings.inject)
-        self.priority, self.timeout = settings.priority, settings.timeout
+        self.priority, self.retry, self.timeout = settings.priority, settings.retry, settings.timeout
         self.undo: StepFunction | None = None
         self._settings = settings
         parameters = _parameters_of(fn)
@@ -249,6 +274,8 @@ def task(  # `TaskSettings` has the parameters
             parameter order.
         inject: Values for this task only. They take precedence over all others.
         priority: When several tasks can start, those with a higher priority start first.
+        retry: How often to attempt the task before it fails, as `Times`. Failed attempts are not reverted, and each has
+            the same idempotency key. A restart of the program does not repeat attempts or waits.
         timeout: Seconds that one attempt may take. After this time, the task is cancelled and fails with
             `TimeoutError`. If it keeps running anyway, it is abandoned 5 seconds later. None means no limit.
 
@@ -293,6 +320,7 @@ _TYPES: Mapping[str, tuple[Any, str]] = {
     "rebind": (Iterable, "a mapping from parameters to names, or a sequence of names"),
     "inject": (Mapping, "a mapping from names to values"),
     "priority": (int, "an integer"),
+    "retry": (Times | None, "Times, or None"),
     "timeout": (object, "seconds, a timedelta, or None"),
 }
 
@@ -350,6 +378,81 @@ def _bound(parameters: _Parameters, rebind: Mapping[str, str], requires: tuple[s
     return arguments
 
 
+# -- workflows ---------------------------------------------------------------------------------------------------------
+
+
+class Workflow(Generic[P, T_co]):
+    """A durable function. Create it with `workflow`, and start it with `Flows.start`."""
+
+    pattern = "workflow"
+
+    def __init__(self, fn: Callable[P, Coroutine[Any, Any, T_co]], name: str) -> None:
+        self.fn: Callable[P, Coroutine[Any, Any, T_co]] = fn
+        self.name: str = name
+        self.signature: inspect.Signature = inspect.signature(fn)
+
+    def __repr__(self) -> str:
+        return f"<Workflow {self.name!r}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T_co]:
+        """Call the function as part of the calling workflow, to which its steps then belong."""
+        return self.fn(*args, **kwargs)
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the value of each parameter.
+
+        Raises:
+            TypeError: if the arguments do not fit the function.
+        """
+        try:
+            return dict(self.signature.bind(*args, **kwargs).arguments)
+        except TypeError as error:
+            raise TypeError(f"{self.name}{self.signature}: {error}") from None
+
+    def check(self, known: Collection[str]) -> None:
+        """Check that each parameter has a value or a default.
+
+        Raises:
+            MissingDependencies: if a value is missing.
+        """
+        each: inspect.Parameter
+        for each in self.signature.parameters.values():
+            is_optional = each.default is not each.empty or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+            if each.name not in known and not is_optional:
+                raise MissingDependencies(f"workflow {self.name!r} requires {each.name!r}; pass it")
+
+    def call(self, values: Mapping[str, Any]) -> Coroutine[Any, Any, T_co]:
+        """Call the function with the values that `bind` has returned."""
+        bound = inspect.BoundArguments(self.signature, cast("Any", values))
+        return self.fn(*bound.args, **bound.kwargs)
+
+
+@overload
+def workflow(fn: Callable[P, Coroutine[Any, Any, T]], /, *, name: str | None = None) -> Workflow[P, T]: ...
+@overload
+def workflow(
+    fn: None = None, /, *, name: str | None = None
+) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Workflow[P, T]]: ...
+def workflow(fn: Callable[..., Any] | None = None, /, *, name: str | None = None) -> Any:
+    """Make an async function durable. Use this as a decorator, with or without settings.
+
+    The function runs again from its start after a restart, and the steps that have finished are not repeated. So
+    everything whose outcome may differ the next time, such as I/O, the time and random numbers, belongs in a `step`.
+
+    Args:
+        fn: The function. Its arguments and its return value must be values that the store's codec can save.
+        name: The name under which the workflow is stored. By default, the function's name.
+
+    Raises:
+        TypeError: if the function is not async.
+    """
+    if fn is None:
+        return partial(workflow, name=name)
+    if not inspect.iscoroutinefunction(fn):
+        raise TypeError(f"a workflow must be an async function, got {fn!r}; call synchronous functions with step(…)")
+    return Workflow(fn, name or short_name(fn))
+
+
 # -- retries -----------------------------------------------------------------------------------------------------------
 
 #: The parameters of a retry's functions that have a special meaning instead of naming values.
@@ -400,7 +503,9 @@ Step: TypeAlias = Task | RetryStep
 Decider: TypeAlias = "Callable[[dict[str, Any]], object]"
 
 #: An item of a flow.
-Item: TypeAlias = "Task | Flow"
+Part: TypeAlias = "Task | Flow"
+#: Anything that `Flows.start` runs.
+Item: TypeAlias = "Part | Workflow[..., Any]"
 
 
 class Depth(StrEnum):
@@ -419,8 +524,8 @@ class Depth(StrEnum):
 class Edge(NamedTuple):
     """A link that makes ``after`` run after ``before``. If a decider is set, it decides whether ``after`` runs."""
 
-    before: Item
-    after: Item
+    before: Part
+    after: Part
     decider: Decider | None
     depth: Depth
 
@@ -428,7 +533,7 @@ class Edge(NamedTuple):
 class Flow:
     """Items and the order in which they run. Create a flow with `linear`, `unordered` or `graph`."""
 
-    def __init__(self, pattern: str, name: str, items: tuple[Item, ...], *, retry: RetryStep | None) -> None:
+    def __init__(self, pattern: str, name: str, items: tuple[Part, ...], *, retry: RetryStep | None) -> None:
         self.pattern = pattern
         self.name = name
         self.items = items
@@ -438,7 +543,7 @@ class Flow:
     def __repr__(self) -> str:
         return f"<{self.pattern} {self.name!r}: {len(self.items)} items>"
 
-    def when(self, u: Item, v: Item, decider: Decider | None = None, *, depth: str = Depth.ALL) -> Flow:
+    def when(self, u: Part, v: Part, decider: Decider | None = None, *, depth: str = Depth.ALL) -> Flow:
         """Run ``v`` after ``u``, and only if ``decider`` returns a true value. Return the flow.
 
         The decider receives a dict of results, by name, from all tasks that are linked to ``v`` with a decider and were
@@ -465,7 +570,7 @@ class Flow:
         self.edges.append(Edge(u, v, decider, _depth(depth)))
         return self
 
-    def _check_order(self, u: Item, v: Item) -> None:
+    def _check_order(self, u: Part, v: Part) -> None:
         if self.pattern == "unordered":
             raise FlowError(f"{self!r} has no order, so its items cannot depend on each other; use graph or linear")
         places = {id(each): place for place, each in enumerate(self.items)}
@@ -473,7 +578,7 @@ class Flow:
             raise FlowError(f"in {self!r}, {v.name!r} does not directly follow {u.name!r}; use a graph")
 
 
-def linear(name: str, *items: Item | Callable[..., Any], retry: Retry | None = None) -> Flow:
+def linear(name: str, *items: Part | Callable[..., Any], retry: Retry | None = None) -> Flow:
     """Create a flow whose items run one after another, and are reverted in reverse order.
 
     Raises:
@@ -483,7 +588,7 @@ def linear(name: str, *items: Item | Callable[..., Any], retry: Retry | None = N
     return _flow("linear", name, items, retry)
 
 
-def unordered(name: str, *items: Item | Callable[..., Any], retry: Retry | None = None) -> Flow:
+def unordered(name: str, *items: Part | Callable[..., Any], retry: Retry | None = None) -> Flow:
     """Create a flow whose items all run at the same time. They cannot use each other's results.
 
     Raises:
@@ -493,7 +598,7 @@ def unordered(name: str, *items: Item | Callable[..., Any], retry: Retry | None 
     return _flow("unordered", name, items, retry)
 
 
-def graph(name: str, *items: Item | Callable[..., Any], retry: Retry | None = None) -> Flow:
+def graph(name: str, *items: Part | Callable[..., Any], retry: Retry | None = None) -> Flow:
     """Create a flow in which each item runs as soon as its arguments exist.
 
     Raises:
@@ -519,7 +624,7 @@ def _flow(pattern: str, name: Any, items: tuple[Any, ...], retry: Retry | None) 
     return Flow(pattern, name, members, retry=None if retry is None else RetryStep(retry, name))
 
 
-def _item(given: Any) -> Item:
+def _item(given: Any) -> Part:
     if isinstance(given, (Task, Flow)):
         return given
     if callable(given):
@@ -541,5 +646,5 @@ def _depth(given: str) -> Depth:
         raise ValueError(f"when(): depth must be one of {', '.join(Depth)}, got {given!r}") from None
 
 
-def _names(items: tuple[Item, ...]) -> str:
+def _names(items: tuple[Part, ...]) -> str:
     return ", ".join(each.name for each in items) or "nothing"

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.stores.base import Store
     from lifecycle.states import Machine
 
-__all__ = ["STOP_MARGIN", "THREADS", "Engine", "current_task", "send"]
+__all__ = ["RUNNING", "STOP_MARGIN", "THREADS", "Engine", "Running", "current_task", "send"]
 
 _log = logging.getLogger("lifecycle.flows")
 
@@ -160,6 +160,10 @@ class Engine:
         if self.scheduler.state is FlowState.SUSPENDING:
             self._executor.suspend(cancel_after)
         return moved
+
+    def result(self) -> dict[str, Any]:
+        """Return all values that steps provide, by name."""
+        return self.scheduler.values.provided()
 
     def error(self) -> BaseException | None:
         """Return the error or exception group that made the flow fail, or None if it did not fail."""
@@ -326,13 +330,14 @@ class Engine:
             hooks.flow_changed.announce(self._sender, change=change)
 
 
-class _Running:
+class Running:
     """The context of a running function, and the events that the function sends."""
 
-    def __init__(self, flow: str, call: Call, codec: Codec) -> None:
-        self.context = _context(flow, call)
-        self._prefix = _key(flow, call, call.node.round)
-        self._codec, self._rows = codec, call.sent
+    def __init__(self, context: TaskContext, prefix: str, codec: Codec, rows: list[OutboxRow] | None = None) -> None:
+        self.context = context
+        #: The events that the function has sent. Their ids begin with ``prefix``.
+        self.rows: list[OutboxRow] = [] if rows is None else rows
+        self._prefix, self._codec = prefix, codec
         #: True once the function has finished.
         self.over: bool = False
 
@@ -342,12 +347,13 @@ class _Running:
             raise FlowError(
                 f"send({topic!r}) was called after {self._prefix} finished; call it before the task returns"
             )
-        row = OutboxRow(f"{self._prefix}/{len(self._rows) + 1}", topic, keep(self._codec, data)[0])
-        self._rows.append(row)
+        row = OutboxRow(f"{self._prefix}/{len(self.rows) + 1}", topic, keep(self._codec, data)[0])
+        self.rows.append(row)
         return row.id
 
 
-_RUNNING: ContextVar[_Running] = ContextVar("lifecycle_flow_task")
+#: The function that the current task calls for a flow.
+RUNNING: ContextVar[Running] = ContextVar("lifecycle_flow_task")
 #: The maximum number of characters in a topic; routers have the same limit.
 _LONGEST_TOPIC = 1024
 
@@ -359,7 +365,7 @@ def current_task() -> TaskContext:
         LookupError: if called outside a task.
     """
     try:
-        return _RUNNING.get().context
+        return RUNNING.get().context
     except LookupError:
         raise LookupError("current_task() was called outside a task; call it from a flow's task") from None
 
@@ -381,7 +387,7 @@ def send(topic: str, data: Any = None) -> str:
         FlowError: if the data cannot be stored, or if the task has already finished.
     """
     try:
-        running = _RUNNING.get()
+        running = RUNNING.get()
     except LookupError:
         raise LookupError("send() was called outside a task; call it from a flow's task") from None
     if not _is_topic(topic):
@@ -450,12 +456,15 @@ class Executor:
             hooks.flow_task_ended.announce(self._sender, task=task, error=failure)
 
     async def _carry_out(self, call: Call) -> Any:
-        running = _Running(self._flow, call, self._codec)
-        _RUNNING.set(running)
+        prefix = _key(self._flow, call, call.node.round)
+        running = Running(_context(self._flow, call), prefix, self._codec, call.sent)
+        RUNNING.set(running)
         current_flow.set(self._flow)
         try:
-            if call.pause and not call.reverting:
+            if call.pause:
                 await wait_within(call.pause, self._suspended)
+                if self._suspended.is_set() and call.node.kind == "task":
+                    return _CANCELLED
             function = _function(call)
             if function.in_thread:
                 # Waiting for a thread does not count towards the task's timeout. `_call` releases the slot.

@@ -424,6 +424,7 @@ class UnitOfWork:
             changes,
             sent=sent,
             taken_back=taken_back,
+            parent=self._flow.parent,
         )
 
 

@@ -65,8 +65,6 @@ class _Flows(Protocol):
     @property
     def codec(self) -> Codec: ...
 
-    def check_open(self) -> None: ...
-
 
 class Outbox:
     """A router source that delivers the events sent by tasks. Create it with `Flows.outbox`.
@@ -77,10 +75,10 @@ class Outbox:
     one process delivers events, they are delivered in the order in which they were stored, except for retries.
     """
 
-    def __init__(self, flows: _Flows, max_attempts: int) -> None:
+    def __init__(self, flows: _Flows, max_attempts: int, check_open: Callable[[], None]) -> None:
         if max_attempts < 1:
             raise ValueError(f"max_attempts must be 1 or more, got {max_attempts!r}")
-        self._flows, self._max_attempts = flows, max_attempts
+        self._flows, self._max_attempts, self._check_open = flows, max_attempts, check_open
         self._store = flows.store.outbox()
         self._news = asyncio.Event()
         # The tasks waiting for deliveries to finish, by event number.
@@ -98,7 +96,7 @@ class Outbox:
         Raises:
             FlowError: if the `Flows` are not open.
         """
-        self._flows.check_open()
+        self._check_open()
         silence = self._flows.presence.listen(SENT, self._news.set)
         renewing = asyncio.create_task(self._renew(), name="renew leases of the outbox")
         try:

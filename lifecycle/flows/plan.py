@@ -16,12 +16,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from lifecycle.errors import AmbiguousDependency, FlowError, MissingDependencies
-from lifecycle.flows.definition import Flow, RetryStep, Task
+from lifecycle.flows.definition import Flow, RetryStep, Task, Workflow
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from lifecycle.flows.definition import Decider, Depth, Edge, Item, Step, StepFunction
+    from lifecycle.flows.definition import Decider, Depth, Edge, Item, Part, Step, StepFunction
 
 __all__ = ["Condition", "Node", "Plan", "compile_flow", "order_of", "precedes"]
 
@@ -70,7 +70,7 @@ class Node:
 
 
 class Plan:
-    """The nodes of a flow, by number."""
+    """The nodes of a flow, by number. A workflow has none."""
 
     def __init__(self, flow: Item) -> None:
         self.flow = flow
@@ -106,7 +106,9 @@ class Plan:
                 yield giver
 
     def required(self) -> set[str]:
-        """Return the names that at least one step requires."""
+        """Return the names that at least one step requires, or the parameters of a workflow."""
+        if isinstance(self.flow, Workflow):
+            return set(self.flow.signature.parameters)
         return {name for _, step in self.steps for _, name, _ in _arguments(step)}
 
     def check(self, known: Collection[str]) -> None:
@@ -116,6 +118,8 @@ class Plan:
             MissingDependencies: if any step would lack an argument. The error lists these steps and the available
                 names.
         """
+        if isinstance(self.flow, Workflow):
+            self.flow.check(known)
         missing = [
             f"{step.kind} {step.name!r}{where} requires {name!r}"
             for node, step in self.steps
@@ -160,9 +164,11 @@ def compile_flow(flow: Item) -> Plan:
         FlowError: if a name occurs twice, or the flow has a cycle.
         AmbiguousDependency: if several tasks of a graph provide a name that another task requires.
     """
-    if not isinstance(flow, (Flow, Task)):
-        raise TypeError(f"expected a flow or a task, got {flow!r}; create one with linear, unordered, graph or task")
+    if not isinstance(flow, (Flow, Task, Workflow)):
+        raise TypeError(f"expected a workflow, a flow or a task, got {flow!r}; decorate a function with @workflow")
     plan = Plan(flow)
+    if isinstance(flow, Workflow):
+        return plan
     _Compiler(plan).add(flow, Scope(None, 0, "linear", ()), 0)
     _check_names(plan)
     for node, step in plan.steps:
@@ -192,7 +198,7 @@ class _Compiler:
         # The first and last node of each item, by the item's identity.
         self._ends: dict[int, tuple[Node, Node]] = {}
 
-    def add(self, item: Item, scope: Scope, place: int, retry: int | None = None) -> None:
+    def add(self, item: Part, scope: Scope, place: int, retry: int | None = None) -> None:
         """Add ``item``. If a step in ``item`` fails, ``retry`` decides what happens."""
         if isinstance(item, Task):
             node = self._node("task", scope, place, item)
@@ -264,7 +270,7 @@ class _Compiler:
 class Order(NamedTuple):
     """Sorted items, and the positions of each item's direct successors."""
 
-    items: list[Item]
+    items: list[Part]
     edges: tuple[tuple[int, ...], ...]
 
 
@@ -346,7 +352,7 @@ def _cycle(flow: Flow, followers: list[set[int]], ordered: set[int]) -> str:
     return " → ".join(reversed(names))
 
 
-def _provided_by(item: Item) -> set[str]:
+def _provided_by(item: Part) -> set[str]:
     """Return the names that an item provides to later items."""
     if isinstance(item, Task):
         return set(item.provides)
@@ -354,7 +360,7 @@ def _provided_by(item: Item) -> set[str]:
     return provided | set(item.retry.provides) if item.retry else provided
 
 
-def _required_by(item: Item) -> set[str]:
+def _required_by(item: Part) -> set[str]:
     """Return the names that an item requires, or can use, from outside."""
     if isinstance(item, Task):
         return {name for _, name, _ in _arguments(item)}

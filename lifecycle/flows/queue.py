@@ -16,9 +16,11 @@ from lifecycle._async import wait_within
 from lifecycle._durations import in_seconds, in_seconds_or_none
 from lifecycle.backoff import Backoff
 from lifecycle.errors import ClaimLost, FlowError, InvalidState
-from lifecycle.flows.records import DISCARDED, PRIORITIES, Claim, JobRow, Priority
+from lifecycle.flows.client import registry_of
+from lifecycle.flows.records import DISCARDED, PRIORITIES, UNLIMITED, Claim, JobRow, Limits, Priority
 from lifecycle.flows.states import JOBS, JobState
 from lifecycle.flows.stores.base import claimed, clock_of, completed, id_for, lost_job, released
+from lifecycle.flows.stores.presence import end_of_job
 from lifecycle.journal.queues import CachedCounts
 
 if TYPE_CHECKING:
@@ -48,11 +50,6 @@ _BACKOFF = Backoff(initial=1.0, maximum=300.0)
 def jobs_of(flow: str) -> str:
     """Return the message announcing that a job for ``flow`` may be available."""
     return f"{JOBS_TO_CLAIM} {flow}" if len(flow) <= _LONGEST else JOBS_TO_CLAIM
-
-
-def _end_of(id: str) -> str:  # noqa: A002  # the natural name
-    """Return the message announcing that a job is complete."""
-    return f"end of {id}"
 
 
 class Job:
@@ -157,6 +154,10 @@ class JobQueueState:
 class JobQueue:
     """A queue of jobs in the same store as ``flows``. Each job consists of the name of a flow to run and its values.
 
+    A store can hold several queues, each with a name. The limits of a queue apply to all processes together, so pass
+    the same limits in each process. They are checked when a job is claimed. A job that is completed or released makes
+    room in the same transaction, and so does a claim that ends because its process has exited.
+
     A claimed job belongs to its owner until it is completed, discarded or released, or until the claim expires. If the
     owner's process exits, other processes on the same machine detect this, and its claims end immediately. A failed job
     returns to the queue after a delay. Complete jobs stay in the store until you call `purge`.
@@ -166,22 +167,42 @@ class JobQueue:
         max_attempts: The maximum number of attempts before a job is discarded. It applies to jobs added with this
             object.
         backoff: The delays before a failed job runs again.
+        name: The name of the queue.
+        concurrency: The maximum number of jobs that run at the same time. By default, only the workers limit it.
+        key_concurrency: The maximum number of jobs with the same key that run at the same time. See `enqueue`.
+        limit: The maximum number of jobs that start in any period of ``per`` seconds.
+        per: The period that ``limit`` applies to.
     """
 
-    def __init__(self, flows: Flows, *, max_attempts: int = 10, backoff: Backoff = _BACKOFF) -> None:
+    def __init__(  # the settings of a queue
+        self,
+        flows: Flows,
+        *,
+        max_attempts: int = 10,
+        backoff: Backoff = _BACKOFF,
+        name: str = "",
+        concurrency: int | None = None,
+        key_concurrency: int | None = None,
+        limit: int | None = None,
+        per: Duration | None = None,
+    ) -> None:
         if max_attempts < 1:
             raise ValueError(f"max_attempts must be 1 or more, got {max_attempts!r}")
+        #: The name of the queue.
+        self.name: Final = name
+        self._limits = _limits(concurrency, key_concurrency, limit, per)
         #: The `Flows` that run claimed jobs.
         self.flows = flows
         self._store = flows.store.jobs(flows.presence)
         self._max_attempts, self._backoff = max_attempts, backoff
         #: The cached job counts, which are updated while a worker runs.
         self.count: Final = CachedCounts(
-            self._store.counts, lambda: hooks.component_changed.announce(self, component=self)
+            lambda: self._store.counts(name), lambda: hooks.component_changed.announce(self, component=self)
         )
 
     def __repr__(self) -> str:
-        return f"<JobQueue in {self.flows.store!r}>"
+        named = f" {self.name!r}" if self.name else ""
+        return f"<JobQueue{named} in {self.flows.store!r}>"
 
     @property
     def store(self) -> JobStore:
@@ -190,7 +211,7 @@ class JobQueue:
         Raises:
             FlowError: if the `Flows` are not open.
         """
-        self.flows.check_open()
+        registry_of(self.flows)
         return self._store
 
     @cached_property
@@ -213,6 +234,7 @@ class JobQueue:
         priority: str = "normal",
         after: Duration = 0.0,
         id: str | None = None,  # noqa: A002  # the natural name
+        key: str = "",
         **store: Any,
     ) -> Job:
         """Add a job that runs ``flow`` with these values.
@@ -223,14 +245,19 @@ class JobQueue:
             after: Seconds until the job is due.
             id: An id for the job. If a job with this id already exists, that job is returned with its original values.
                 By default, a new id is generated.
+            key: A key such as the id of a customer. At most ``key_concurrency`` jobs with the same key run at the same
+                time.
             store: Values for the flow, by name.
 
         Raises:
-            ValueError: if the priority is unknown, or if ``after`` is negative or not finite.
+            ValueError: if the priority is unknown, if ``after`` is negative or not finite, or if there is a key, but
+                the queue has no ``key_concurrency``.
             FlowError: if a value cannot be stored, or if the id belongs to a job for a different flow.
         """
         if not isinstance(flow, str):
             raise TypeError(f"flow must be the name of a flow, as in the mapping passed to `work`, got {flow!r}")
+        if key and self._limits.key_concurrency is None:
+            raise ValueError(f"the key {key!r} needs a queue with a limit; pass JobQueue(…, key_concurrency=1)")
         wait = in_seconds("after", after, least=0, finite=True)
         now = self.now()
         row = JobRow(
@@ -241,6 +268,8 @@ class JobQueue:
             now,
             self._max_attempts,
             due=now + wait if wait else 0.0,
+            queue=self.name,
+            key=key,
         )
         kept = await self.store.add(row)
         if kept.flow != flow:
@@ -257,7 +286,7 @@ class JobQueue:
         return Job(self, await self._row(id))
 
     async def jobs(self, *states: str, limit: int | None = None, after: Job | None = None) -> list[Job]:
-        """Return jobs in the order in which they are claimed.
+        """Return the jobs in this queue, in the order in which they are claimed.
 
         Args:
             states: The states to include: ``UNCLAIMED``, ``CLAIMED`` or ``COMPLETE``. By default, jobs that are not
@@ -272,7 +301,7 @@ class JobQueue:
             raise ValueError(f"limit must be 1 or more, or None, got {limit!r}")
         wanted = [JobState(state) for state in states] or [JobState.UNCLAIMED, JobState.CLAIMED]
         place = None if after is None else (after.row.rank, after.row.number)
-        rows = await self.store.rows(*wanted, now=self.now(), after=place, limit=limit)
+        rows = await self.store.rows(*wanted, now=self.now(), queue=self.name, after=place, limit=limit)
         jobs: list[Job] = []
         for row in rows:
             jobs.append(Job(self, row))
@@ -284,7 +313,7 @@ class JobQueue:
     async def wait(self, job: Job) -> str:
         """Wait until some process has completed ``job``, and return the job's outcome."""
         news = asyncio.Event()
-        silence = self.flows.presence.listen(_end_of(job.id), news.set)
+        silence = self.flows.presence.listen(end_of_job(job.id), news.set)
         try:
             while True:
                 news.clear()
@@ -325,8 +354,8 @@ class JobQueue:
         The claim ends after ``lease`` seconds, or earlier if this process exits. Call `extend` to keep it longer.
 
         Args:
-            job: A job returned by `enqueue` or `jobs`, which you can claim even before it is due. By default, the first
-                job that is due.
+            job: A job returned by `enqueue` or `jobs`, which you can claim even before it is due and regardless of
+                the limits. By default, the first job that is due and that the limits allow.
             who: The owner's name. By default, the name of this process.
             flows: The names of the flows to consider. By default, all flows.
             lease: Seconds until the claim expires.
@@ -418,6 +447,17 @@ class JobQueue:
 
         await self._end(job, who, change)
 
+    async def park(self, job: Job) -> None:
+        """Return a claimed job whose workflow waits to the queue. This does not count as an attempt.
+
+        Raises:
+            ClaimLost: if the claim has ended.
+        """
+        if not await self.store.park(job.row, now=self.now()):
+            raise lost_job(job.row)
+        job.see(await self._row(job.id))
+        self.flows.presence.notify(jobs_of(job.flow))
+
     async def work(self, flows: Mapping[str, Item], *, concurrency: int = 8, lease: Duration = 30.0) -> None:
         """Claim and run jobs until cancelled.
 
@@ -436,7 +476,11 @@ class JobQueue:
             raise ValueError(f"an owner's name must not be empty, got {who!r}")
         now = self.now()
         until = now + in_seconds("lease", lease, finite=True)
-        return Claim(owner, self.flows.presence.token, now, until)
+        return Claim(owner, self.flows.presence.token, now, until, self.name, self._limits)
+
+    async def next(self, now: float) -> float | None:
+        """Return when a job may be claimed next, as far as that is known. Workers call this."""
+        return await self.store.next(now=now, queue=self.name, limits=self._limits)
 
     async def _end(self, job: Job, who: str | None, change: Callable[[JobRow], JobRow]) -> None:
         """End a claim by writing the row returned by ``change``."""
@@ -450,7 +494,10 @@ class JobQueue:
             job.see(found)
         if job.outcome == DISCARDED:
             _log_discarded(job.row)
-        self.flows.presence.notify(_end_of(job.id) if job.state is JobState.COMPLETE else jobs_of(job.flow))
+        self.flows.presence.notify(end_of_job(job.id) if job.state is JobState.COMPLETE else jobs_of(job.flow))
+        if self._limits != UNLIMITED:
+            # Workers that wait for room may run other flows.
+            self.flows.presence.notify(JOBS_TO_CLAIM)
 
     async def _write(self, job: Job, owner: str, row: JobRow) -> bool:
         """Write ``row``. Return False if the claim did not belong to ``owner`` when the row was last read."""
@@ -467,6 +514,21 @@ class JobQueue:
         if row is None:
             raise FlowError(f"no job {id!r} exists in this store; pass the id that it was enqueued with")
         return row
+
+
+def _limits(concurrency: int | None, key_concurrency: int | None, limit: int | None, per: Duration | None) -> Limits:
+    """Return the limits of a queue.
+
+    Raises:
+        ValueError: if a limit is below 1, or if only one of ``limit`` and ``per`` is given.
+    """
+    limits = {"concurrency": concurrency, "key_concurrency": key_concurrency, "limit": limit}
+    for name, most in limits.items():
+        if most is not None and most < 1:
+            raise ValueError(f"{name} must be 1 or more, or None, got {most!r}")
+    if (limit is None) != (per is None):
+        raise ValueError(f"limit and per belong together, as in limit=10, per=60; got limit={limit!r}, per={per!r}")
+    return Limits(concurrency, key_concurrency, limit, 0.0 if per is None else in_seconds("per", per, finite=True))
 
 
 def _log_discarded(row: JobRow) -> None:

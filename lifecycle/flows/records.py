@@ -14,27 +14,34 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lifecycle._util import message_of
 from lifecycle.errors import StepFailed
-from lifecycle.flows.states import Intention, StepState
+from lifecycle.flows.states import FlowState, Intention, StepState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 __all__ = [
+    "CANCEL",
     "DISCARDED",
+    "DUE_NOW",
+    "FAILURE",
     "PRIORITIES",
     "UNENDED",
+    "UNLIMITED",
     "Batch",
     "Change",
     "Claim",
     "FailedDelivery",
     "Failure",
+    "FlowInfo",
     "FlowRow",
     "FlowsState",
     "ItemInfo",
     "JobRow",
+    "Limits",
     "OutboxRow",
     "Priority",
     "RunInfo",
+    "SignalRow",
     "Snapshot",
     "StepRow",
     "StepView",
@@ -78,19 +85,34 @@ class Failure:
         return cls(*json.loads(text))
 
     def exception(self, name: str) -> BaseException:
-        """Return the original error, or a `StepFailed` for the step ``name`` if the failure was loaded from a store."""
+        """Return the original error, or a `StepFailed` if the failure was loaded from a store.
+
+        ``name`` is the name of the task or workflow. The message of a workflow's `StepFailed` already says which of its
+        steps has failed, so it stays the same.
+        """
         if self.error is not None:
             return self.error
-        error = StepFailed(f"{name!r} failed: {self}")
+        return self._step_failed(self.message if self.type == StepFailed.__name__ else _sentence(name, self), name)
+
+    def of_step(self, name: str) -> StepFailed:
+        """Return the error that the step or child ``name`` of a workflow raises."""
+        return self._step_failed(_sentence(name, self), name)
+
+    def _step_failed(self, text: str, name: str) -> StepFailed:
+        error = StepFailed(text, step=name, type=self.type, message=self.message)
         if self.traceback:
             error.add_note(self.traceback)
         return error
 
 
+def _sentence(name: str, failure: Failure) -> str:
+    return f"{name!r} failed: {failure}"
+
+
 class Change(NamedTuple):
     """A change of state, which is stored before it is announced."""
 
-    #: ``flow``, ``task`` or ``retry``.
+    #: ``flow``, or the kind of the step.
     kind: str
     name: str
     old: str
@@ -193,6 +215,30 @@ class RunInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class FlowInfo:
+    """A stored flow or workflow. Times are in seconds since the epoch."""
+
+    id: str
+    #: The name of the definition.
+    name: str
+    #: ``flow`` or ``workflow``.
+    kind: str
+    state: FlowState
+    #: The return value of a workflow that has succeeded. None for a flow.
+    result: Any = None
+    #: The error that ended or stopped it, or empty.
+    error: str = ""
+    #: When it was started.
+    created: float = 0.0
+    #: When its state last changed.
+    changed: float = 0.0
+    #: When a WAITING workflow continues, or 0 if only a signal or a child continues it.
+    due: float = 0.0
+    #: The id of the workflow that started it as a child, or empty.
+    parent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class FlowsState:
     """A snapshot of a `Flows` object."""
 
@@ -209,7 +255,7 @@ class StepRow(NamedTuple):
     """The stored row of a task or a retry."""
 
     name: str
-    #: ``task`` or ``retry``.
+    #: ``task`` or ``retry``. In a workflow: ``step``, ``sleep``, ``wait``, ``child``, ``undo`` or ``patch``.
     kind: str
     state: str = "PENDING"
     intention: str = "EXECUTE"
@@ -221,11 +267,12 @@ class StepRow(NamedTuple):
     result: str | None = None
     failure: str | None = None
     revert_failure: str | None = None
-    #: For a retry, the value and the failures of each attempt.
+    #: For a retry, the value and the failures of each attempt. For a step that is tried again, the number of its
+    #: attempts. For a child, the id of its flow.
     history: str | None = None
     #: The last round that a successful revert or a reset has undone. The idempotency key is derived from it.
     undone: int = 0
-    #: For a retry, when its next attempt may start, by the store's clock. Otherwise 0.
+    #: When the next attempt may start, or when a sleep or a wait ends, by the store's clock. Otherwise 0.
     due: float = 0.0
 
 
@@ -248,6 +295,16 @@ class FlowRow(NamedTuple):
     error: str = ""
     #: When the state last changed, in seconds since the epoch.
     at: float = 0.0
+    #: When a WAITING flow must continue, by the store's clock, or 0 if only a signal or a child continues it.
+    due: float = 0.0
+    #: The id of the workflow that started this flow as its child, or empty.
+    parent: str = ""
+    #: The encoded return value of a workflow.
+    result: str | None = None
+    #: When the flow was started, in seconds since the epoch.
+    created: float = 0.0
+    #: ``flow`` or ``workflow``.
+    kind: str = "flow"
 
 
 class Snapshot(NamedTuple):
@@ -255,6 +312,32 @@ class Snapshot(NamedTuple):
 
     flow: FlowRow
     steps: dict[str, StepRow]
+
+
+#: The `due` of a flow or a job that must continue at once. It is in the past by every clock.
+DUE_NOW = 1e-9
+#: The row of a workflow, of kind ``undo``, that records why the workflow has failed or is being undone.
+FAILURE = "failure"
+#: The name of the signal that cancels a workflow.
+CANCEL = "lifecycle.cancel"
+
+
+class SignalRow(NamedTuple):
+    """The stored row of a signal to a flow."""
+
+    #: The id of the flow.
+    flow: str
+    name: str
+    #: The signal's encoded data.
+    data: str
+    #: A flow stores signals with the same key only once. If it is empty, the store generates one.
+    key: str = ""
+    #: When the signal was sent, in seconds since the epoch.
+    at: float = 0.0
+    #: A sequence number assigned by the store.
+    number: int = 0
+    #: True once the flow has received the signal.
+    taken: bool = False
 
 
 class OutboxRow(NamedTuple):
@@ -312,6 +395,22 @@ class Batch(NamedTuple):
     sent: Sequence[OutboxRow] = ()
     #: Stored changes with this number or a higher one are deleted. 0 deletes none.
     taken_back: int = 0
+    #: ``flow`` or ``workflow``.
+    kind: str = "flow"
+    #: When a WAITING flow must continue, or 0 if only a signal or a child continues it.
+    due: float = 0.0
+    #: The encoded return value of a workflow.
+    result: str | None = None
+    #: The numbers of the signals that the flow has received.
+    taken: Sequence[int] = ()
+    #: The children to create. A child whose id exists is left unchanged.
+    children: Sequence[FlowRow] = ()
+    #: The names of the signals and the ids of the children that a WAITING flow waits for. If such a signal or a signal
+    #: named `CANCEL` has not been received yet, or if such a child has ended, the flow is due at once.
+    awaited: Sequence[str] = ()
+    awaited_children: Sequence[str] = ()
+    #: The flow's `FlowRow.parent`. If the flow ends and its parent is WAITING, the parent is due at once.
+    parent: str = ""
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
@@ -368,12 +467,34 @@ class JobRow(NamedTuple):
     error: str = ""
     #: When the job was completed.
     ended: float = 0.0
+    #: The name of the job's queue.
+    queue: str = ""
+    #: The key that `Limits.key_concurrency` applies to, or empty.
+    key: str = ""
+
+
+class Limits(NamedTuple):
+    """The limits of a queue. They apply to all processes together. None means no limit."""
+
+    #: The maximum number of jobs that are claimed at the same time.
+    concurrency: int | None = None
+    #: The maximum number of jobs with the same key that are claimed at the same time.
+    key_concurrency: int | None = None
+    #: The maximum number of claims in any period of ``per`` seconds.
+    limit: int | None = None
+    per: float = 0.0
+
+
+#: The limits of a queue without limits.
+UNLIMITED = Limits()
 
 
 class Claim(NamedTuple):
-    """A claim's owner, the owner's process, and when the claim starts and ends."""
+    """A claim's owner, the owner's process, when the claim starts and ends, and its queue with the limits."""
 
     owner: str
     token: str
     now: float
     until: float
+    queue: str = ""
+    limits: Limits = UNLIMITED

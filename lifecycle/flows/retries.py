@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from lifecycle._durations import in_seconds
 from lifecycle.backoff import Backoff
@@ -30,6 +30,10 @@ __all__ = [
     "Times",
     "Verdict",
 ]
+
+
+#: A class of errors, or several.
+Errors: TypeAlias = "type[BaseException] | tuple[type[BaseException], ...]"
 
 
 class Verdict(StrEnum):
@@ -107,12 +111,14 @@ class AlwaysRevertAll(_Named):
 
 
 class Times(_Named):
-    """Tries the flow up to ``attempts`` times, and provides the attempt number, starting at 1.
+    """Tries a flow, a task or a step up to ``attempts`` times. In a flow, it provides the attempt number, from 1.
 
     Args:
         attempts: The maximum number of attempts, including the first.
         backoff: How long to wait before each attempt after the first: seconds, a `Backoff`, or a tuple
             ``(first wait, factor, longest wait)``. Suspending the flow interrupts the wait.
+        on: The class of errors to try again after, or a tuple of classes. After other errors there is no further
+            attempt.
         revert_all: After the last attempt, revert everything instead of only this retry's flow.
         name: The name of the retry. By default, its flow's name followed by ``_retry``.
         provides: The name that the flow uses for the attempt number. By default, the number is not provided.
@@ -120,13 +126,15 @@ class Times(_Named):
 
     attempts: int
     backoff: Backoff | None
+    on: Errors
     revert_all: bool
 
-    def __init__(
+    def __init__(  # the settings of a retry
         self,
         attempts: int = 1,
         backoff: Backoff | tuple[Duration, float, Duration] | Duration | None = None,
         *,
+        on: Errors = Exception,
         revert_all: bool = False,
         name: str | None = None,
         provides: str | None = None,
@@ -134,15 +142,22 @@ class Times(_Named):
         super().__init__(name=name, provides=provides)
         if attempts < 0:
             raise ValueError(f"Times(): attempts must be an integer of 0 or more, got {attempts!r}")
-        self.attempts, self.backoff, self.revert_all = attempts, _backoff(backoff), revert_all
+        self.attempts, self.backoff, self.on, self.revert_all = attempts, _backoff(backoff), _errors(on), revert_all
 
     def execute(self, history: Sequence[Attempt]) -> int:
         """Return the attempt number."""
         return len(history) + 1
 
     def on_failure(self, history: Sequence[Attempt]) -> Verdict:
-        """Return RETRY while there are attempts left."""
-        return _verdict(retry=len(history) < self.attempts, revert_all=self.revert_all)
+        """Return RETRY while there are attempts left and `on` contains the errors of the last one."""
+        return _verdict(retry=self.allows(history), revert_all=self.revert_all)
+
+    def allows(self, history: Sequence[Attempt]) -> bool:
+        """Return True if there may be another attempt after ``history``."""
+        failures = history[-1].failures.values() if history else ()
+        # A failure loaded from a store has no error. Its attempt was already decided on.
+        errors = [each.error for each in failures if each.error is not None]
+        return len(history) < self.attempts and all(isinstance(error, self.on) for error in errors)
 
     def delay(self, history: Sequence[Attempt]) -> float:
         """Return how many seconds to wait before the attempt that follows ``history``."""
@@ -234,6 +249,13 @@ def _next(values: Sequence[Any], history: Sequence[Attempt]) -> Any:
     if not left:
         raise FlowError(f"all {len(values)} values have been tried; add values, or revert the flow")
     return left[0]
+
+
+def _errors(given: Errors) -> Errors:
+    classes: tuple[object, ...] = given if isinstance(given, tuple) else (given,)
+    if not classes or not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
+        raise TypeError(f"Times(): on must be a class of errors or a tuple of them, got {given!r}")
+    return given
 
 
 def _backoff(given: Backoff | tuple[Duration, float, Duration] | Duration | None) -> Backoff | None:

@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from lifecycle import hooks
 from lifecycle._async import Condition, wait_within
@@ -19,26 +19,38 @@ from lifecycle._durations import in_seconds_or_none
 from lifecycle._util import error_text, reason_of
 from lifecycle.backoff import Backoff
 from lifecycle.errors import ClaimLost, FlowError, InvalidState
-from lifecycle.flows.definition import Task
+from lifecycle.flows.definition import Task, Workflow
 from lifecycle.flows.engine import Engine
 from lifecycle.flows.outbox import SENT
 from lifecycle.flows.plan import Plan, compile_flow, order_of
 from lifecycle.flows.records import Failure, ItemInfo, RunInfo, Snapshot, StepView
 from lifecycle.flows.states import ENDS, EngineState, FlowState, Intention, StepState
-from lifecycle.flows.stores.presence import AT_REST, FOLLOW, GONE
+from lifecycle.flows.stores.base import unknown
+from lifecycle.flows.stores.presence import AT_REST, FOLLOW, GONE, WAKE
+from lifecycle.flows.workflow_engine import WorkflowEngine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
     from typing import Self
 
+    # Python 3.13 has defaults of type variables, and type checkers accept this import for older versions.
+    from typing_extensions import TypeVar
+
     from lifecycle._durations import Duration
     from lifecycle.flows.decisions import Options
-    from lifecycle.flows.definition import Flow, Item
+    from lifecycle.flows.definition import Flow, Item, Part
     from lifecycle.flows.records import Change, FlowRow, StepRow
     from lifecycle.flows.serializers import Codec
     from lifecycle.flows.stores.base import Store
     from lifecycle.flows.stores.presence import Presence
+    from lifecycle.flows.workflow_engine import Children
     from lifecycle.journal.threads import LoopThreads
+
+    R_co = TypeVar("R_co", default=dict[str, Any], covariant=True)
+else:
+    from typing import TypeVar
+
+    R_co = TypeVar("R_co", covariant=True)
 
 __all__ = ["FlowLoader", "Run", "run_info", "step_view"]
 
@@ -112,22 +124,24 @@ class FlowLoader:
         return await self.store.take(flow.id, self.presence.token, seen=flow.epoch)
 
     async def is_elsewhere(self, flow: FlowRow) -> bool:
-        """Return True if the flow is unfinished and belongs to another live process."""
+        """Return True if the flow is unfinished, does not wait, and belongs to another live process."""
         mine = flow.owner in ("", self.presence.token)
-        return not mine and flow.state not in ENDS and not await self.presence.is_gone(flow.owner)
+        return not mine and flow.state not in (*ENDS, FlowState.WAITING) and not await self.presence.is_gone(flow.owner)
 
     async def has_job(self, id: str) -> bool:  # noqa: A002  # the natural name
         """Return True if the flow belongs to a job that is not complete."""
         return bool(await self.store.jobs(self.presence).unfinished([id]))
 
-    def engine(self, plan: Plan, snapshot: Snapshot, sender: object) -> Engine:
-        """Return an engine for a flow that this process has taken.
+    def engine(
+        self, plan: Plan, snapshot: Snapshot, sender: object, children: Children, *, fresh: bool = False
+    ) -> Engine | WorkflowEngine:
+        """Return an engine for a flow that this process has taken, or has just created if ``fresh`` is true.
 
         Raises:
             FlowError: if the stored steps are damaged or do not match ``plan``.
         """
         try:
-            engine = Engine(
+            engine = self._workflow_engine(plan, snapshot, sender, children, fresh=fresh) or Engine(
                 plan,
                 snapshot,
                 store=self.store,
@@ -144,6 +158,24 @@ class FlowLoader:
         engine.on_sent = partial(self.presence.notify, SENT)
         return engine
 
+    def _workflow_engine(
+        self, plan: Plan, snapshot: Snapshot, sender: object, children: Children, *, fresh: bool
+    ) -> WorkflowEngine | None:
+        if not isinstance(plan.flow, Workflow):
+            return None
+        engine = WorkflowEngine(
+            plan.flow,
+            snapshot,
+            store=self.store,
+            codec=self.codec,
+            options=self.options,
+            threads=self.threads,
+            children=children,
+            sender=sender,
+        )
+        engine.fresh = fresh
+        return engine
+
     async def changes(self, id: str, *, after: int) -> list[Change]:  # noqa: A002  # the natural name
         """Return a flow's changes that follow change number ``after``."""
         return [self._decoded(change) for change in await self.store.changes(id, after=after)]
@@ -155,29 +187,38 @@ class FlowLoader:
         return change._replace(result=result)
 
 
-class Run:
+class Run(Generic[R_co]):
     """A flow that was started or recovered, returned by `Flows.start` and `Flows.recover`.
 
-    Await a run to get the values that the flow's tasks provided, by name. If the flow failed, this raises the task's
-    error, an ``ExceptionGroup`` if there were several, or `StepFailed` if the program was restarted in the meantime.
-    While the flow is suspended, this keeps waiting.
+    Await a run to get the workflow's return value, or the values that the flow's tasks provided, by name. If the flow
+    failed, this raises the task's error, an ``ExceptionGroup`` if there were several, or `StepFailed` if the program
+    was restarted in the meantime. While the flow is suspended, this keeps waiting.
     """
 
     def __init__(
-        self, plan: Plan, row: FlowRow, loader: FlowLoader, on_change: Callable[[Any], None], *, same: bool = False
+        self,
+        plan: Plan,
+        row: FlowRow,
+        loader: FlowLoader,
+        on_change: Callable[[Any], None],
+        *,
+        children: Children,
+        same: bool = False,
     ) -> None:
         self.id: str = row.id
         self.name: str = plan.name
-        self._plan, self._row, self._loader = plan, row, loader
+        self._plan, self._row, self._loader, self._children = plan, row, loader, children
         # True if a flow that is already stored with this id must have the same values.
         self._same = same
         # Set when we should check again whether another process still has the flow.
         self._look_again = asyncio.Event()
+        # True if there may be signals that were sent after the flow was created.
+        self._woken = False
         # True if another process is waiting for this run to stop.
         self._followed = False
         # Called when the run starts and when it stops.
         self._on_change = on_change
-        self._engine: Engine | None = None
+        self._engine: Engine | WorkflowEngine | None = None
         # True if this process has taken the flow and may write to it.
         self._mine = False
         # True if the flow is known to be in the store.
@@ -226,13 +267,18 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """True if the flow has ended: SUCCESS, FAILURE or REVERTED."""
+        """True if the flow has ended: SUCCESS, FAILURE, REVERTED or CANCELLED."""
         return not self.running and self.state in ENDS
 
     @property
     def stopped(self) -> bool:
         """True if the run was stopped by an error other than a failed task. Such a run can be resumed."""
         return not self.running and self._error is not None
+
+    @property
+    def parked(self) -> bool:
+        """True if the workflow waits in the store, so that this run needs neither a task nor an engine."""
+        return not self.running and self.state is FlowState.WAITING
 
     @property
     def refused(self) -> bool:
@@ -246,12 +292,12 @@ class Run:
 
     # -- waiting and watching -----------------------------------------------------------------------------------------
 
-    def __await__(self) -> Generator[Any, None, dict[str, Any]]:
+    def __await__(self) -> Generator[Any, None, R_co]:
         return self._outcome().__await__()
 
-    async def _outcome(self) -> dict[str, Any]:
+    async def _outcome(self) -> Any:
         while not (self.ended or self.stopped):
-            await self._rest.wait()
+            await (self._until_resumed() if self.parked else self._rest.wait())
         if self._error is not None:
             raise self._error
         assert self._engine is not None
@@ -259,7 +305,31 @@ class Run:
             raise error
         if self.state is not FlowState.SUCCESS:
             raise FlowError(f"flow {self.id!r} is {self.state}: {self._row.error or 'the error is unknown'}")
-        return self._engine.scheduler.values.provided()
+        return self._engine.result()
+
+    async def _until_resumed(self) -> None:
+        """Wait until this process, or another one, has continued a workflow that waits."""
+        loader, tries = self._loader, 0
+        silence = loader.presence.listen(f"{AT_REST} {self.id}", self._look_again.set)
+        try:
+            while self.parked:
+                self._look_again.clear()
+                await wait_within(_POLLING.delay(tries), self._look_again)
+                tries += 1
+                row = await loader.store.get(self.id)
+                if row is None or row.state != FlowState.WAITING:
+                    self._follow(row)
+        finally:
+            silence()
+
+    def _follow(self, row: FlowRow | None) -> None:
+        """Continue with a workflow that no longer waits in the store."""
+        if not self.parked:
+            return
+        if row is None:
+            self._stop(unknown(self.id))
+        else:
+            self.proceed()
 
     async def __aiter__(self) -> AsyncGenerator[Change, None]:
         """Yield each stored change, starting with the first one, until the flow has ended."""
@@ -302,6 +372,16 @@ class Run:
             await self._changed.wait()
         return self
 
+    async def wait_over(self) -> None:
+        """Wait until the flow has ended, waits in the store, or was stopped by an error."""
+        while not (self.ended or self.stopped or self.parked):
+            await self._rest.wait()
+
+    async def wait_restarted(self) -> None:
+        """Wait until a flow that had ended is stored as running again, or has ended again."""
+        while self.running and self.state in ENDS:
+            await self._changed.wait()
+
     async def wait_at_rest(self) -> None:
         """Wait until no tasks are running."""
         while self.running:
@@ -328,7 +408,7 @@ class Run:
         """Continue the flow in the background if it was suspended or stopped by an error."""
         while self.running and self._suspend_after is not None:
             await self._rest.wait()
-        if self.stopped or not self.ended:
+        if self.stopped or not (self.ended or self.parked):
             self.proceed()
 
     async def reset(self) -> None:
@@ -386,8 +466,15 @@ class Run:
     def adopt(self, snapshot: Snapshot) -> None:
         """Use ``snapshot`` as the current state. This process has already taken the flow."""
         self._mine = snapshot.flow.state not in ENDS
-        self._stored = True
+        self._stored, self._error = True, None
         self._use(snapshot)
+        self._look_again.set()
+
+    def wake(self) -> None:
+        """Look for new signals and ended children."""
+        self._woken = True
+        if self.running and isinstance(self._engine, WorkflowEngine):
+            self._engine.wake()
 
     def proceed(self, *, again: bool = False) -> None:
         """Start or continue the flow in the background. If ``again`` is true, do so even if the flow has ended."""
@@ -403,8 +490,7 @@ class Run:
             if engine is not None:
                 await engine.prepare(write=False)
                 state = await engine.run()
-                if state in ENDS and hooks.flow_ended.receivers:
-                    hooks.flow_ended.announce(self, state=state, error=engine.error())
+                self._finished(engine, state)
             self._log_failure()
         except Exception as error:  # noqa: BLE001  # raised when the run is awaited
             self._stop(error)
@@ -416,22 +502,42 @@ class Run:
                 self._followed = False
                 self._loader.presence.notify(f"{AT_REST} {self.id}")
 
+    def _finished(self, engine: Engine | WorkflowEngine, state: FlowState) -> None:
+        if state in ENDS and hooks.flow_ended.receivers:
+            hooks.flow_ended.announce(self, state=state, error=engine.error())
+        if state in ENDS and self._row.parent:
+            for news in (f"{WAKE} {self._row.parent}", WAKE):
+                self._loader.presence.notify(news)
+        if state is FlowState.WAITING:
+            self._drop_engine()
+
+    def _drop_engine(self) -> None:
+        """Forget the engine of a workflow, which can be used only once. The next one is loaded from the store."""
+        self._row = self._row._replace(state=self.state)
+        self._engine, self._mine = None, False
+
     def be_followed(self) -> None:
         """Arrange to notify other processes when the run stops."""
         self._followed = True
 
-    async def _ready(self, *, again: bool) -> Engine | None:
+    async def _ready(self, *, again: bool) -> Engine | WorkflowEngine | None:
         """Take the flow if necessary. Return its engine, or None if this process must not run the flow."""
         if self._error is not None:
             # Discard the state in memory, which may be ahead of the store.
             self._engine, self._error = None, None
+        if isinstance(self._engine, WorkflowEngine) and self._engine.machine.state is not EngineState.UNDEFINED:
+            self._drop_engine()
         if self._engine is None or not self._mine:
-            snapshot, self._mine = await self._loader.open(self._row, same=self._same)
-            self._stored = True
+            snapshot, fresh = await self._loader.open(self._row, same=self._same)
+            self._mine, self._stored = fresh, True
             self._changed.notify_all()
-            if not self._mine and (again or snapshot.flow.state not in ENDS):
+            if not fresh and (again or snapshot.flow.state not in (*ENDS, FlowState.WAITING)):
                 snapshot = await self._take(snapshot, again=again)
-            self._use(snapshot)
+            if snapshot.flow.state == FlowState.WAITING:
+                # A timer continues it.
+                self._row = snapshot.flow
+                return None
+            self._use(snapshot, fresh=fresh)
         return self._engine if self._mine else None
 
     async def _take(self, snapshot: Snapshot, *, again: bool) -> Snapshot:
@@ -463,7 +569,7 @@ class Run:
                     await wait_within(_POLLING.delay(tries), self._look_again)
                     tries += 1
                 snapshot = await loader.store.load(self.id)
-                if snapshot.flow.state in ENDS:
+                if snapshot.flow.state in (*ENDS, FlowState.WAITING):
                     return snapshot
                 self._row = self._row._replace(state=snapshot.flow.state)
                 self._changed.notify_all()
@@ -471,9 +577,9 @@ class Run:
             for silence in silences:
                 silence()
 
-    def _use(self, snapshot: Snapshot) -> None:
-        self._row = self._row._replace(error=snapshot.flow.error)
-        self._engine = self._loader.engine(self._plan, snapshot, self)
+    def _use(self, snapshot: Snapshot, *, fresh: bool = False) -> None:
+        self._row = self._row._replace(error=snapshot.flow.error, parent=snapshot.flow.parent)
+        self._engine = self._loader.engine(self._plan, snapshot, self, self._children, fresh=fresh and not self._woken)
         self._engine.changed = self._changed
         self._engine.watchers.append(self._entered)
 
@@ -485,7 +591,9 @@ class Run:
             self._engine.suspend(cancel_after=self._suspend_after[0])
 
     def _log_failure(self) -> None:
-        if self._engine is not None and (error := self._engine.error()) is not None:
+        if self._engine is None or self.state not in ENDS:
+            return
+        if (error := self._engine.error()) is not None:
             _log.warning("flow %s %r ended in state %s: %s", self.name, self.id, self.state, reason_of(error))
 
     def _stop(self, error: Exception) -> None:
@@ -506,7 +614,7 @@ class Run:
 class _Rest:
     """The result of `Run.suspend`. Await it to wait until no tasks are running, and to get the flow's state."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run[Any]) -> None:
         self._run = run
 
     def __await__(self) -> Generator[Any, None, FlowState]:
@@ -522,8 +630,12 @@ def run_info(flow: Item | None, row: FlowRow, steps: Mapping[str, StepView]) -> 
 
     If ``flow`` is None, the order of the steps is unknown. A step that is missing from ``steps`` has not started.
     """
-    if flow is None:
-        root = ItemInfo(row.name, "", items=tuple(_step_info(name, each) for name, each in steps.items()))
+    if flow is None or isinstance(flow, Workflow):
+        root = ItemInfo(
+            row.name,
+            "" if flow is None else flow.pattern,
+            items=tuple(_step_info(name, each) for name, each in steps.items()),
+        )
     else:
         root = _item_info(flow, steps)
     return RunInfo(row.id, row.name, row.state, row.error, root)
@@ -536,7 +648,7 @@ def step_view(row: StepRow) -> StepView:
     return StepView(row.kind, StepState(row.state), Intention(row.intention), row.attempt, error)
 
 
-def _item_info(item: Item, steps: Mapping[str, StepView]) -> ItemInfo:
+def _item_info(item: Part, steps: Mapping[str, StepView]) -> ItemInfo:
     if isinstance(item, Task):
         return _step_info(item.name, steps.get(item.name) or StepView("task"))
     items, follow = order_of(item)

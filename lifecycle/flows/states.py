@@ -1,6 +1,7 @@
 """Tables of the allowed transitions for flows, tasks, retries, jobs and the engine.
 
-The transitions are the same as in TaskFlow, except that a cancelled step also returns to its previous state. A `Table`
+The transitions are the same as in TaskFlow, except that a step also returns to its previous state when it is cancelled,
+and before another attempt. A `Table`
 checks transitions, and creates a `states.Machine` for each object.
 """
 
@@ -22,6 +23,8 @@ __all__ = [
     "JOBS",
     "RETRIES",
     "TASKS",
+    "WORKFLOWS",
+    "WORKFLOW_ENGINES",
     "EngineState",
     "FlowState",
     "Intention",
@@ -44,10 +47,14 @@ class FlowState(StrEnum):
     SUSPENDING = "SUSPENDING"
     SUSPENDED = "SUSPENDED"
     RESUMING = "RESUMING"
+    #: The workflow waits in the store for a time, a signal or a child. No process runs it.
+    WAITING = "WAITING"
+    #: The workflow was cancelled, and its undo steps have run.
+    CANCELLED = "CANCELLED"
 
 
 #: The states in which a flow has ended.
-ENDS = (FlowState.SUCCESS, FlowState.FAILURE, FlowState.REVERTED)
+ENDS = (FlowState.SUCCESS, FlowState.FAILURE, FlowState.REVERTED, FlowState.CANCELLED)
 
 
 class StepState(StrEnum):
@@ -86,6 +93,7 @@ class EngineState(StrEnum):
     FAILURE = "FAILURE"
     REVERTED = "REVERTED"
     SUSPENDED = "SUSPENDED"
+    CANCELLED = "CANCELLED"
 
 
 class JobState(StrEnum):
@@ -106,6 +114,7 @@ class Table(Generic[S]):
         ignored: Moves that can be requested without an error, but have no effect.
         cancelled: Moves that only happen on cancellation. This includes cancellation before a step starts, and after a
             claim is lost.
+        retried: Moves that only happen before another attempt.
         reset: States that return to the initial state only on a reset.
     """
 
@@ -113,6 +122,7 @@ class Table(Generic[S]):
     moves: Mapping[S, frozenset[S]]
     cancelled: frozenset[tuple[S, S]]
     ignored: frozenset[tuple[S, S]]
+    retried: frozenset[tuple[S, S]]
     reset: frozenset[S]
 
     def __init__(
@@ -123,12 +133,13 @@ class Table(Generic[S]):
         moves: Mapping[S, frozenset[S]],
         ignored: frozenset[tuple[S, S]] = frozenset(),
         cancelled: frozenset[tuple[S, S]] = frozenset(),
+        retried: frozenset[tuple[S, S]] = frozenset(),
         reset: frozenset[S] = frozenset(),
     ) -> None:
         self.kind, self.initial, self.moves = kind, initial, moves
-        self.ignored, self.cancelled, self.reset = ignored, cancelled, reset
+        self.ignored, self.cancelled, self.retried, self.reset = ignored, cancelled, retried, reset
         guarded = {state: set(row) for state, row in moves.items()}
-        for old, new in cancelled:
+        for old, new in cancelled | retried:
             guarded[old].add(new)
         for old in reset:
             guarded[old].add(initial)
@@ -143,6 +154,8 @@ class Table(Generic[S]):
         if new in self.moves[old]:
             return True
         if reason == "cancelled" and (old, new) in self.cancelled:
+            return True
+        if reason == "retry" and (old, new) in self.retried:
             return True
         if reason == "reset" and old in self.reset and new == self.initial:
             return True
@@ -171,21 +184,29 @@ def _pairs(states: type[StrEnum], text: str) -> frozenset[tuple[Any, Any]]:
     return frozenset((old, new) for old, row in rows.items() for new in row)
 
 
+def _without(rows: dict[Any, frozenset[Any]], *states: StrEnum) -> dict[Any, frozenset[Any]]:
+    return {old: row for old, row in rows.items() if old not in states}
+
+
 FLOWS: Table[FlowState] = Table(
     "flow",
     FlowState.PENDING,
-    moves=_rows(
-        FlowState,
-        """
-        PENDING: RUNNING
-        RUNNING: SUCCESS FAILURE REVERTED SUSPENDING RESUMING
-        SUCCESS: RUNNING PENDING
-        FAILURE: RUNNING
-        REVERTED: PENDING
-        SUSPENDING: SUSPENDED SUCCESS FAILURE REVERTED RESUMING
-        SUSPENDED: RUNNING
-        RESUMING: SUSPENDED
-        """,
+    moves=_without(
+        _rows(
+            FlowState,
+            """
+            PENDING: RUNNING
+            RUNNING: SUCCESS FAILURE REVERTED SUSPENDING RESUMING
+            SUCCESS: RUNNING PENDING
+            FAILURE: RUNNING
+            REVERTED: PENDING
+            SUSPENDING: SUSPENDED SUCCESS FAILURE REVERTED RESUMING
+            SUSPENDED: RUNNING
+            RESUMING: SUSPENDED
+            """,
+        ),
+        FlowState.WAITING,
+        FlowState.CANCELLED,
     ),
     ignored=_pairs(
         FlowState,
@@ -220,15 +241,12 @@ _STEP_CANCELLED = """
 _STEP_RESET = frozenset({StepState.SUCCESS, StepState.FAILURE, StepState.REVERT_FAILURE})
 
 
-def _without(rows: dict[Any, frozenset[Any]], state: StepState) -> dict[Any, frozenset[Any]]:
-    return {old: row for old, row in rows.items() if old is not state}
-
-
 TASKS: Table[StepState] = Table(
     "task",
     StepState.PENDING,
     moves=_without(_rows(StepState, _STEP_MOVES), StepState.RETRYING),
     cancelled=_pairs(StepState, _STEP_CANCELLED),
+    retried=frozenset({(StepState.RUNNING, StepState.PENDING)}),
     reset=_STEP_RESET,
 )
 
@@ -256,15 +274,55 @@ JOBS: Table[JobState] = Table(
 ENGINES: Table[EngineState] = Table(
     "engine",
     EngineState.UNDEFINED,
+    moves=_without(
+        _rows(
+            EngineState,
+            """
+            UNDEFINED: RESUMING
+            RESUMING: SCHEDULING
+            SCHEDULING: WAITING
+            WAITING: ANALYZING
+            ANALYZING: SCHEDULING WAITING GAME_OVER
+            GAME_OVER: SUCCESS FAILURE REVERTED SUSPENDED
+            """,
+        ),
+        EngineState.CANCELLED,
+    ),
+)
+
+#: The states of a workflow. A crash leaves it RUNNING or SUSPENDING, and the next process continues it from there.
+WORKFLOWS: Table[FlowState] = Table(
+    "workflow",
+    FlowState.PENDING,
+    moves=_rows(
+        FlowState,
+        """
+        PENDING: RUNNING
+        RUNNING: SUCCESS FAILURE REVERTED CANCELLED WAITING SUSPENDING
+        WAITING: RUNNING
+        SUSPENDING: SUCCESS FAILURE REVERTED CANCELLED SUSPENDED RUNNING
+        SUSPENDED: RUNNING
+        SUCCESS: RUNNING PENDING
+        FAILURE: RUNNING
+        REVERTED: PENDING
+        CANCELLED: PENDING
+        """,
+    ),
+    ignored=frozenset((state, state) for state in FlowState),
+    reset=frozenset({FlowState.FAILURE}),
+)
+
+#: The phases of a workflow's engine. It is SCHEDULING while the function runs.
+WORKFLOW_ENGINES: Table[EngineState] = Table(
+    "engine",
+    EngineState.UNDEFINED,
     moves=_rows(
         EngineState,
         """
         UNDEFINED: RESUMING
         RESUMING: SCHEDULING
-        SCHEDULING: WAITING
-        WAITING: ANALYZING
-        ANALYZING: SCHEDULING WAITING GAME_OVER
-        GAME_OVER: SUCCESS FAILURE REVERTED SUSPENDED
+        SCHEDULING: WAITING GAME_OVER
+        GAME_OVER: SUCCESS FAILURE REVERTED CANCELLED SUSPENDED
         """,
     ),
 )

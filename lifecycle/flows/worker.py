@@ -14,11 +14,12 @@ from lifecycle._async import wait_within
 from lifecycle._util import error_text, message_of
 from lifecycle.backoff import Backoff
 from lifecycle.errors import AmbiguousDependency, ClaimLost, FlowError, JournalError, MissingDependencies
+from lifecycle.flows.client import registry_of
 from lifecycle.flows.engine import STOP_MARGIN
 from lifecycle.flows.plan import compile_flow
 from lifecycle.flows.queue import JOBS_TO_CLAIM, jobs_of
 from lifecycle.flows.stores.base import lost_job
-from lifecycle.flows.stores.presence import GONE, RESUMED
+from lifecycle.flows.stores.presence import GONE, RESUMED, WAKE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,7 +160,7 @@ class Worker:
         """
         presence, count = self._queue.flows.presence, self._queue.count
         jobs = {JOBS_TO_CLAIM, *map(jobs_of, self._plans)}
-        silences = [presence.listen(news, self._news.set) for news in (*jobs, GONE, RESUMED)]
+        silences = [presence.listen(news, self._news.set) for news in (*jobs, GONE, RESUMED, WAKE)]
         silences += [presence.listen(news, count.renew) for news in jobs]
         count.open()
         hooks.component_opened.announce(self._queue, component=self._queue)
@@ -239,7 +240,7 @@ class Worker:
     async def _wait(self) -> None:
         """Wait until a message arrives, a job is due, a claim expires, or a third of the lease period has passed."""
         now = self._queue.now()
-        then = await self._queue.store.next(now=now)
+        then = await self._queue.next(now)
         wait = self._lease / 3 if then is None else min(self._lease / 3, max(0.0, then - now))
         await wait_within(wait, self._news)
         if not self._news.is_set():
@@ -299,7 +300,7 @@ class Worker:
         try:
             if snapshot is None:
                 snapshot = await queue.store.adopt(row, now=queue.now())
-            return queue.flows.adopt(self._plans[row.flow], snapshot)
+            return registry_of(queue.flows).adopt(self._plans[row.flow], snapshot)
         except (ClaimLost, JournalError):
             raise
         except Exception as error:  # noqa: BLE001  # a codec may raise anything; the job stores the error
@@ -318,8 +319,8 @@ class Worker:
                 await run.suspend(cancel_after=self._queue.flows.stop_timeout)
             await self._finish(lease, run, await ending if run.ended or run.stopped else None)
         finally:
-            if not run.ended:
-                await self._queue.flows.leave(run, lost_job(lease.job.row))
+            if not (run.ended or run.parked):
+                await registry_of(self._queue.flows).leave(run, lost_job(lease.job.row))
             await ending
 
     async def _finish(self, lease: _Lease, run: Run, error: BaseException | None) -> None:
@@ -330,6 +331,8 @@ class Worker:
             # Free the slot before writing the outcome, so that the next job can start in the meantime.
             self._free_slot(lease)
             await self._queue.complete(job, outcome=run.state, error=text)
+        elif run.parked:
+            await self._queue.park(job)
         elif error is None:
             await self._queue.release(job)
         elif isinstance(error, _HOPELESS):
@@ -341,9 +344,11 @@ class Worker:
 
 
 async def _ending(run: Run) -> BaseException | None:
-    """Wait until the run has ended, and return its error or None."""
+    """Wait until the run has ended or is parked, and return its error or None."""
+    await run.wait_over()
     try:
-        await run
+        if not run.parked:
+            await run
     except Exception as error:  # noqa: BLE001  # the job stores the error
         return error
     return None

@@ -25,6 +25,7 @@ from lifecycle._steering.commands import (
     recent_lines,
     routers_of,
 )
+from lifecycle._steering.stored_flows import flow_details, list_flows
 from lifecycle._steering.tasks import find_task, task_infos
 from lifecycle._util import reason_of
 from lifecycle.control import Router
@@ -241,6 +242,22 @@ class Console:
             LookupError: if no task has this name, or several tasks do.
         """
         return masked(stacks(asyncio.get_running_loop()) if task is None else task_stack(find_task(task)))
+
+    async def flows(self, state: str = "WAITING", limit: int = 100) -> list[dict[str, Any]]:
+        """Return the flows in this state from all stores that the program has open. Secrets are masked.
+
+        Raises:
+            ValueError: if the state is unknown, or the limit is below 1.
+        """
+        return await list_flows(self.lifetime.components(), state, limit)
+
+    async def flow(self, id: str) -> dict[str, Any]:  # noqa: A002  # the natural name
+        """Return the stored flow with this id, its steps, and the names of the signals that wait for it.
+
+        Raises:
+            FlowError: if no open store has a flow with this id.
+        """
+        return await flow_details(self.lifetime.components(), id)
 
     def lines(self, worker: str, count: int) -> list[str]:
         """Return the last lines of output, at most 500, from the process with this name or path.

@@ -26,11 +26,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union, cast, get_args, get_origi
 from lifecycle._masking import Limits, is_number, masked, masked_values
 from lifecycle._text import component_name, text_of
 from lifecycle._util import program_name
-from lifecycle.control.lanes import LaneInfo  # noqa: TC001  # to_dict reads the types
+from lifecycle.control.records import LaneInfo, RouteInfo, SourceInfo, TapInfo  # noqa: TC001  # to_dict reads the types
 from lifecycle.control.router import Router
-from lifecycle.control.routing import RouteInfo  # noqa: TC001  # to_dict reads the types
-from lifecycle.control.source_runner import SourceInfo  # noqa: TC001  # to_dict reads the types
-from lifecycle.control.taps import TapInfo  # noqa: TC001  # to_dict reads the types
 from lifecycle.flows.records import FlowsState, ItemInfo, RunInfo
 from lifecycle.runtime.lifetimes import Lifetime, LifetimeState, current_life
 from lifecycle.workers.model import FINAL, Status, WorkerState

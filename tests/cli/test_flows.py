@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 import sqlite3
 from contextlib import closing
@@ -14,9 +15,14 @@ import pytest
 
 from lifecycle.cli import main
 from lifecycle.cli.output import FAILED, USAGE
-from lifecycle.flows import FailedDelivery, Flows, JobQueue, linear, send, task
+from lifecycle.flows import FailedDelivery, Flows, JobQueue, linear, send, step, task, undo, wait_for, workflow
+from lifecycle.flows.client import registry_of
+from lifecycle.flows.plan import compile_flow
+from lifecycle.flows.records import FlowRow
+from lifecycle.flows.states import ENDS
 from lifecycle.journal import Journal
 from tests import postgres
+from tests.counting import calls_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,6 +96,22 @@ def test_programs_get_json(file: Path, info: Said) -> None:
     assert shown["given"]["ref"] == "v1"
     assert {each["name"]: each["result"] for each in shown["tasks"]} == {"build": {"ref": "v1"}, "switch": None}
     assert [each["new"] for each in shown["changes"]][:2] == ["RUNNING", "RUNNING"]
+
+
+def test_showing_one_flow_does_not_read_the_others(file: Path, info: Said) -> None:
+    # The first command also imports modules.
+    info("show", file, "good")
+    few = calls_of(lambda: info("show", file, "good"))
+    asyncio.run(_add(file, 1000))
+
+    # The number of loop iterations varies slightly.
+    assert calls_of(lambda: info("show", file, "good")) < few + 500
+
+
+async def _add(path: Path, flows: int) -> None:
+    async with Flows(path) as opened:
+        for number in range(flows):
+            await opened.store.create(FlowRow(f"other{number}", "deploy"))
 
 
 def test_flow_is_shown_without_secrets_and_control_characters(file: Path, info: Said) -> None:
@@ -260,6 +282,97 @@ async def test_living_process_retries_at_once(tmp_path: Path, info: Said) -> Non
         assert not flows.runs
 
 
+# -- workflows -------------------------------------------------------------------------------------------------------
+
+CALLS: list[str] = []
+
+
+def charge(amount: int) -> str:
+    CALLS.append(f"charge {amount}")
+    return "paid"
+
+
+def ship() -> None:
+    CALLS.append("ship")
+    if CALLS.count("ship") == 1:
+        raise OSError("no route")
+
+
+@workflow
+async def order(amount: int) -> str:
+    paid = await step(charge, amount)
+    approved: str = await wait_for("approval", timeout=3600)
+    await step(ship)
+    return f"{paid}, {approved}"
+
+
+@workflow
+async def undone(amount: int) -> None:
+    undo(CALLS.append, f"refund {amount}", name="refund")
+    await wait_for("approval")
+
+
+async def parked(path: Path) -> None:
+    """Start both workflows, and leave when they wait."""
+    CALLS.clear()
+    async with Flows(path) as flows:
+        for item in (order, undone):
+            await flows.start(item, 5, id=item.name).stored()
+        while len(await flows.list(state="WAITING")) < len((order, undone)):
+            await asyncio.sleep(0.05)
+
+
+async def ended(path: Path) -> dict[str, str]:
+    """Continue both workflows until they end, and return their states."""
+    async with asyncio.timeout(30), Flows(path) as flows:
+        await flows.recover(order, undone)
+        while any(row.state not in ENDS for row in await flows.list()):
+            await asyncio.sleep(0.05)
+        return {row.id: row.state for row in await flows.list()}
+
+
+def test_workflow_is_shown_signalled_cancelled_and_retried(tmp_path: Path, info: Said) -> None:
+    file = tmp_path / "app.db"
+    asyncio.run(parked(file))
+    shown, _ = info("show", file, "order")
+    assert re.search(r"^state +WAITING$", shown, re.MULTILINE)
+    assert re.search(r"^waits in +2 approval$", shown, re.MULTILINE)
+    assert re.search(r"^\S+ \S+ +1 charge +step +SUCCESS +1 +\"paid\"$", shown, re.MULTILINE)
+    assert info("signal", file, "order", "approval", '"by Ada"', "--key", "1") == info(
+        "signal", file, "order", "approval", '"again"', "--key", "1"
+    )
+    assert "stored the cancellation of undone" in info("cancel", file, "undone")[1]
+    assert asyncio.run(ended(file)) == {"order": "FAILURE", "undone": "CANCELLED"}
+    assert sorted(CALLS) == ["charge 5", "refund 5", "ship"]
+
+    assert "no operation '9'; its operations: 1, 2, 3" in info("retry", file, "order", "--from", "9", status=FAILED)[1]
+    assert "reset order (state FAILURE)" in info("retry", file, "order")[1]
+    assert asyncio.run(ended(file))["order"] == "SUCCESS"
+    assert CALLS[3:] == ["ship"]
+    assert re.search(r'^result +"paid, by Ada"$', info("show", file, "order")[0], re.MULTILINE)
+
+
+def test_a_failed_workflow_is_repeated_from_an_operation(tmp_path: Path, info: Said) -> None:
+    file = tmp_path / "app.db"
+    asyncio.run(parked(file))
+    info("signal", file, "order", "approval")
+    info("cancel", file, "undone")
+    asyncio.run(ended(file))
+    assert "is CANCELLED, so it starts over; omit" in info("retry", file, "undone", "--from", "1", status=FAILED)[1]
+    info("retry", file, "order", "--from", "1")
+    info("signal", file, "order", "approval", "7")
+    assert asyncio.run(ended(file))["order"] == "SUCCESS"
+    assert CALLS[3:] == ["charge 5", "ship"]
+
+
+def test_wrong_messages_are_refused(file: Path, info: Said) -> None:
+    assert "DATA must be JSON" in info("signal", file, "good", "approval", "{", status=USAGE)[1]
+    assert "has ended as SUCCESS" in info("signal", file, "good", "approval", status=FAILED)[1]
+    assert "no flow in this store has the id 'missing'" in info("signal", file, "missing", "approval", status=FAILED)[1]
+    assert "is not a workflow" in info("cancel", file, "good", status=FAILED)[1]
+    assert "is not a workflow" in info("retry", file, "bad\x1b", "--from", "1", status=FAILED)[1]
+
+
 @pytest.mark.parametrize("end", ["failed", "discarded", "discarded before its flow began"])
 def test_retry_leaves_the_flow_of_a_complete_job(tmp_path: Path, info: Said, end: str) -> None:
     file = tmp_path / "app.db"
@@ -296,7 +409,7 @@ async def _with_job(file: Path, end: str) -> None:
         [(claimed, snapshot)] = await queue.begin(["failing"], 30.0, 1)
         assert snapshot is not None
         if end == "discarded":
-            run = flows.adopt(failing, snapshot)
+            run = registry_of(flows).adopt(compile_flow(failing), snapshot)
             await asyncio.wait([asyncio.ensure_future(run)])
         await queue.discard(claimed, error="broken")
 

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 Nature = tuple[int, bool]
 
 
+#: A task that fails this often has a retry of its own.
+_WITH_RETRY = 2
+
+
 class RandomFlow(NamedTuple):
     """A flow and its tasks' behaviour."""
 
@@ -70,7 +74,7 @@ def _built(shape: Any) -> RandomFlow:
         name = f"n{next(numbers)}"
         if part[0] == "task":
             natures[name] = part[1]
-            return task(_nothing, name=name)
+            return task(_nothing, name=name, retry=Times(2) if part[1][0] == _WITH_RETRY else None)
         pattern, inner, retry, links = part
         makers = {"linear": linear, "unordered": unordered, "graph": graph}
         items = [build(each) for each in inner]

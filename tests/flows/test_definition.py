@@ -103,6 +103,7 @@ def test_a_task_can_be_copied_with_other_settings() -> None:
             "requires: each name must be a non-empty string, got 3",
         ),
         (lambda: Times(-1), ValueError, r"Times\(\): attempts must be an integer of 0 or more, got -1"),
+        (lambda: Times(3, on="OSError"), TypeError, r"on must be a class of errors or a tuple of them, got 'OSError'"),  # type: ignore[arg-type]  # the wrong type
         (lambda: Times(3, backoff=PAIR), ValueError, r"backoff must be .*, got \(1, 2\)"),
         (lambda: Options(concurrency=0), ValueError, "concurrency must be 1 or more"),
         (lambda: linear("f", THREE), TypeError, "expected a task or a flow, got 3"),

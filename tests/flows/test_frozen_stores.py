@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle.flows import Flows, JobQueue, MemoryStore, linear, task
+from lifecycle.flows import Flows, JobQueue, MemoryStore, linear, task, workflow
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
-    from lifecycle.flows import Batch
+    from lifecycle.flows import Batch, FlowRow
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -32,6 +33,11 @@ class Frozen(MemoryStore):
             await asyncio.Event().wait()
         await super().commit(batch)
 
+    async def due(self, names: Collection[str], *, now: float, limit: int) -> list[FlowRow]:
+        if self.frozen:
+            await asyncio.Event().wait()
+        return await super().due(names, now=now, limit=limit)
+
 
 async def test_flows_whose_end_cannot_be_written_are_left(caplog: pytest.LogCaptureFixture) -> None:
     store, begun = Frozen(), asyncio.Event()
@@ -42,6 +48,20 @@ async def test_flows_whose_end_cannot_be_written_are_left(caplog: pytest.LogCapt
             store.frozen = True
     assert run.stopped
     assert "the store did not respond" in caplog.text
+
+
+async def test_workflows_that_cannot_be_looked_up_leave_no_timer(caplog: pytest.LogCaptureFixture) -> None:
+    @workflow
+    async def empty() -> None: ...
+
+    store = Frozen()
+    async with Flows(store=store, stop_timeout=3.0) as flows:
+        await flows.start(empty)
+        store.frozen = True
+        # The timer looks for workflows that are due every 30 seconds.
+        await asyncio.sleep(60.0)
+    assert "the store did not respond" in caplog.text
+    assert "timers of workflows" not in {task.get_name() for task in asyncio.all_tasks()}
 
 
 async def test_a_worker_whose_jobs_cannot_be_written_ends(caplog: pytest.LogCaptureFixture) -> None:

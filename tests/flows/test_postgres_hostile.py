@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from lifecycle.errors import FlowError, JournalError
-from lifecycle.flows import FlowRow, Flows, JobQueue, PostgresStore, linear, send, task
+from lifecycle.flows import Claim, FlowRow, Flows, JobQueue, JobRow, PostgresStore, linear, send, task
 from lifecycle.flows.stores.server import Connector, check_version, sql
 from tests import postgres
 
@@ -201,15 +201,38 @@ async def test_a_topic_that_the_server_cannot_keep_stops_a_flow_that_can_be_resu
         assert run.stopped
 
 
-async def test_a_statement_timeout_of_the_server_raises_a_clear_error(server: postgres.Postgres) -> None:
+async def test_a_bad_text_does_not_repeat_the_queries_that_are_sent_with_it(server: postgres.Postgres) -> None:
+    async with PostgresStore(server.cleared()) as store:
+        jobs = store.jobs(store.presence())
+        for number in range(4):
+            await jobs.add(JobRow(f"j{number}", "f", 2, "{}", 1.0, 3))
+        for text in ("a\0b", "\ud800"):
+            taking = jobs.take(None, Claim("me", "token", 10.0, 20.0), 1)
+            taken, error = await asyncio.gather(taking, store.load(text), return_exceptions=True)
+            assert isinstance(error, FlowError)
+            assert isinstance(taken, list)
+            assert len(taken) == 1
+        assert len(await jobs.rows("CLAIMED", now=10.0)) == 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"), [("statement_timeout", "longer statement_timeout"), ("lock_timeout", "held a lock for too")]
+)
+async def test_a_query_that_the_server_cancels_raises_a_clear_error_and_can_be_repeated(
+    server: postgres.Postgres, setting: str, words: str
+) -> None:
     url = server.cleared()
-    async with Flows(f"{url}%20-cstatement_timeout%3D50") as flows:
+    async with PostgresStore(f"{url}%20-c{setting}%3D1000", connections=1) as store:
+        # psycopg prepares a statement on the server when it runs for the sixth time.
+        for _ in range(5):
+            with pytest.raises(FlowError, match="no flow in this store has the id 'x'"):
+                await store.take("x", "me", seen=1)
         with psycopg.connect(url) as db:
             db.execute("LOCK TABLE lifecycle_flows")
-            with pytest.raises(JournalError, match="longer statement_timeout"):
-                await flows.store.load("x")
+            with pytest.raises(JournalError, match=words):
+                await store.take("x", "me", seen=1)
         with pytest.raises(FlowError, match="no flow in this store has the id 'x'"):
-            await flows.store.load("x")
+            await store.take("x", "me", seen=1)
 
 
 async def test_a_store_that_is_not_entered_raises() -> None:

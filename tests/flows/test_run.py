@@ -27,6 +27,7 @@ from lifecycle.flows import (
     task,
     unordered,
 )
+from lifecycle.flows.client import registry_of
 from lifecycle.flows.stores.base import reset_failed
 from lifecycle.flows.stores.presence import RECOVER
 
@@ -771,11 +772,96 @@ async def test_the_wait_before_an_attempt_continues_after_a_restart(
     async with reopened() as first:
         run = first.start(flow, id="one")
         await clock.advance(3000)
-        await first.leave(run, FlowError("killed"))
+        await registry_of(first).leave(run, FlowError("killed"))
     async with reopened() as second:
         (run,) = await second.recover(flow)
         await run
     assert 3590 < tries[1] - tries[0] < 3610
+
+
+class Flaky:
+    """A task that fails with each of ``errors`` in turn, then succeeds."""
+
+    def __init__(self, clock: Clock, *errors: Exception, retry: Times) -> None:
+        self._clock, self._errors = clock, list(errors)
+        self.keys: list[str] = []
+        self.times: list[float] = []
+        self.task = task(self.pay, retry=retry).revert(self.refund)
+
+    async def pay(self) -> str:
+        self.keys.append(current_task().key)
+        self.times.append(self._clock.time())
+        if self._errors:
+            raise self._errors.pop(0)
+        return "paid"
+
+    async def refund(self) -> None:
+        self.keys.append("refund")
+
+
+def reset_connection() -> OSError:
+    return ConnectionResetError("reset")
+
+
+async def test_a_task_is_attempted_again_without_a_revert(flows: Flows, clock: Clock) -> None:
+    flaky = Flaky(clock, reset_connection(), reset_connection(), retry=Times(3, backoff=(1, 10, 60)))
+    run = flows.start(linear("f", flaky.task), id="one")
+    assert await run == {"pay": "paid"}
+    assert flaky.keys == ["one/pay/1"] * 3
+    assert [later - flaky.times[0] for later in flaky.times] == [pytest.approx(wait) for wait in (0, 1, 11)]
+    assert run.steps["pay"].attempt == 3
+    moves = [(change.new, change.reason) async for change in run if change.name == "pay"]
+    assert moves == [("RUNNING", ""), ("PENDING", "retry")] * 2 + [("RUNNING", ""), ("SUCCESS", "")]
+
+
+async def test_a_task_fails_after_its_last_attempt(flows: Flows, clock: Clock) -> None:
+    flaky = Flaky(clock, *[reset_connection() for _ in range(9)], retry=Times(2))
+    with pytest.raises(ConnectionResetError):
+        await flows.start(linear("f", flaky.task), id="one")
+    assert flaky.keys == ["one/pay/1", "one/pay/1", "refund"]
+
+
+async def test_a_flow_that_runs_again_gives_its_task_all_attempts(flows: Flows, clock: Clock) -> None:
+    flaky = Flaky(clock, *[reset_connection() for _ in range(3)], retry=Times(2))
+    await flows.start(linear("f", flaky.task, retry=Times(2)), id="one")
+    assert flaky.keys == ["one/pay/1", "one/pay/1", "refund", "one/pay/2", "one/pay/2"]
+
+
+@pytest.mark.parametrize("nested", [True, False])
+async def test_other_errors_are_not_retried(flows: Flows, clock: Clock, nested: bool) -> None:
+    retry = Times(5, on=(ConnectionError, TimeoutError))
+    flaky = Flaky(clock, reset_connection(), ValueError("refused"), retry=Times(1) if nested else retry)
+    with pytest.raises(ValueError, match="refused"):
+        await flows.start(linear("f", flaky.task, retry=retry if nested else None))
+    assert len(flaky.times) == 2
+
+
+async def test_the_attempts_of_a_task_and_the_wait_between_them_survive_a_restart(
+    reopened: Callable[[], Flows], clock: Clock
+) -> None:
+    flaky = Flaky(clock, reset_connection(), reset_connection(), retry=Times(2, backoff=3600))
+    flow = linear("f", flaky.task)
+    async with reopened() as first:
+        run = first.start(flow, id="one")
+        await clock.advance(3000)
+        await registry_of(first).leave(run, FlowError("killed"))
+    async with reopened() as second:
+        (run,) = await second.recover(flow)
+        with pytest.raises(ConnectionResetError):
+            await run
+    assert 3590 < flaky.times[1] - flaky.times[0] < 3610
+
+
+async def test_a_task_that_waits_for_its_next_attempt_can_be_suspended(flows: Flows, clock: Clock) -> None:
+    flaky = Flaky(clock, reset_connection(), retry=Times(2, backoff=60))
+    run = flows.start(linear("f", flaky.task), id="one")
+    await clock.advance(10)
+    assert await run.suspend() == "SUSPENDED"
+    assert len(flaky.times) == 1
+    await clock.advance(20)
+    await run.resume()
+    assert await run == {"pay": "paid"}
+    assert flaky.times[1] - flaky.times[0] == pytest.approx(60, abs=1)
 
 
 async def test_stored_returns_the_run_once_the_store_has_the_flow(flows: Flows) -> None:

@@ -13,6 +13,7 @@ import pytest
 from lifecycle import hooks
 from lifecycle.errors import FlowError
 from lifecycle.flows import JSON, Change, Flows, FlowState, Run, Times, linear, task
+from lifecycle.flows.client import registry_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,7 +109,7 @@ async def test_a_flow_left_while_it_encodes_starts_no_further_task() -> None:
         run = flows.start(flow)
         async with asyncio.timeout(LIMIT):
             assert await asyncio.to_thread(codec.begun.wait, LIMIT)
-            leaving = asyncio.create_task(flows.leave(run, FlowError("left")))
+            leaving = asyncio.create_task(registry_of(flows).leave(run, FlowError("left")))
             await asyncio.sleep(0)
             codec.go.set()
             await leaving

@@ -145,7 +145,11 @@ async def test_unfinished_flows_are_found_without_reading_finished_ones(tmp_path
 
     def fill(db: sqlite3.Connection) -> None:
         rows = [(str(number), "f", "SUCCESS" if number else "RUNNING") for number in range(2000)]
-        db.executemany("INSERT INTO lifecycle_flows VALUES (?, ?, ?, 1, '', '{}', '', 0, 0)", rows)
+        db.executemany(
+            "INSERT INTO lifecycle_flows (id, name, state, epoch, owner, store, error, at)"
+            " VALUES (?, ?, ?, 1, '', '{}', '', 0)",
+            rows,
+        )
 
     async with SQLiteStore(tmp_path / "flows.db") as store:
         await store.journal.run(fill)

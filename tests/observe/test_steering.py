@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from lifecycle._durations import Duration
 
-WORDS = {"cancel", "emit", "hold", "release", "reload", "restart", "resume"}
+WORDS = {"cancel", "emit", "flows", "hold", "release", "reload", "restart", "resume"}
 WORDS |= {"start", "status", "stop", "suspend", "terminate"}
 HANDLED = Verdict.HANDLED
 

@@ -112,13 +112,13 @@ async def runs(router: Router) -> None:
         async for change in run:
             assert_type(change, Change)
         assert_type(await run.suspend(), FlowState)
-        assert_type(await flows.recover(flow), list[Run])
+        assert_type(await flows.recover(flow), list[Run[Any]])
         router.handle("deploy/*", FlowHandler(flows, flow))
         router.add_source(flows.outbox())
         # An id is a string.
-        flows.start(flow, id=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        flows.start(flow, id=7)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
         # Only `task` turns a function into a task.
-        flows.start(plain)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        flows.start(plain)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
         # `Flows` has no method for closing, because leaving the block closes it.
         flows.close()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     # `Flows` must be entered with ``async with``.

@@ -11,20 +11,22 @@ epoch, so that a late write by the previous owner also fails.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from typing import TYPE_CHECKING, Protocol
 
 from lifecycle.errors import ClaimLost, FlowError, InvalidState
-from lifecycle.flows.records import DISCARDED, Batch, Change, FlowRow
+from lifecycle.flows.records import DISCARDED, UNLIMITED, Batch, Change, FlowRow
 from lifecycle.flows.states import FLOWS, FlowState, JobState
+from lifecycle.flows.workflow_log import WorkflowLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from types import TracebackType
     from typing import Self
 
-    from lifecycle.flows.records import Claim, FailedDelivery, JobRow, OutboxRow, Snapshot, StepRow
+    from lifecycle.flows.records import Claim, FailedDelivery, JobRow, Limits, OutboxRow, SignalRow, Snapshot, StepRow
     from lifecycle.flows.stores.presence import Presence
 
 __all__ = [
@@ -40,11 +42,14 @@ __all__ = [
     "flow_of",
     "id_for",
     "is_storable",
+    "keyed",
     "lost",
     "lost_job",
     "other_flow",
+    "parked",
     "released",
     "reset_failed",
+    "resumed",
     "storable",
     "unknown",
 ]
@@ -71,8 +76,14 @@ class Store(Protocol):
         """
         ...
 
+    async def get(self, id: str) -> FlowRow | None:  # noqa: A002  # the natural name
+        """Return a flow without its steps, or None if there is no flow with that id."""
+        ...
+
     async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # the natural name
         """Assign a flow to ``owner`` if its epoch is still ``seen``, increment the epoch, and return the flow.
+
+        A WAITING flow becomes RUNNING, so that `due` no longer returns it.
 
         Raises:
             ClaimLost: if the epoch differs because another process took the flow first.
@@ -88,8 +99,40 @@ class Store(Protocol):
         """
         ...
 
-    async def flows(self, *, name: str | None = None, states: Collection[str] = ()) -> list[FlowRow]:
-        """Return the flows, oldest first, filtered by ``name`` and ``states`` if these are set."""
+    async def flows(
+        self,
+        *,
+        name: str | None = None,
+        states: Collection[str] = (),
+        since: float = 0.0,
+        newest: int | None = None,
+    ) -> list[FlowRow]:
+        """Return the flows that were created at ``since`` or later, filtered by ``name`` and ``states`` if set.
+
+        The oldest flow is first. If ``newest`` is set, return only that many flows, newest first.
+        """
+        ...
+
+    async def due(self, names: Collection[str], *, now: float, limit: int) -> list[FlowRow]:
+        """Return up to ``limit`` WAITING flows with these names that are due, except flows of unfinished jobs."""
+        ...
+
+    async def next_due(self, names: Collection[str]) -> float | None:
+        """Return the earliest time at which `due` returns a flow with one of these names, or None."""
+        ...
+
+    async def signal(self, row: SignalRow) -> FlowState:
+        """Store a signal and return the state of its flow. If the flow is WAITING, it is due at once.
+
+        If the flow has ended, nothing is stored. A flow whose job has not started yet is PENDING.
+
+        Raises:
+            FlowError: if there is neither a flow nor an unfinished job with that id.
+        """
+        ...
+
+    async def signals(self, id: str, *, after: int = 0) -> list[SignalRow]:  # noqa: A002  # the natural name
+        """Return the signals to a flow, oldest first, starting after signal number ``after``."""
         ...
 
     async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # the natural name
@@ -101,6 +144,24 @@ class Store(Protocol):
 
     async def delete(self, id: str) -> bool:  # noqa: A002  # the natural name
         """Delete a flow. Return False if the flow does not exist."""
+        ...
+
+    async def purge(self, before: float, *, name: str | None = None) -> int:
+        """Delete the flows that ended before ``before``, and return their number.
+
+        Flows of unfinished jobs and children of unfinished workflows are kept.
+        """
+        ...
+
+    async def scheduled(self, schedule: str, *, now: float) -> float:
+        """Return the time of the last start of ``schedule``. For a new schedule, store ``now`` as that time."""
+        ...
+
+    async def start_scheduled(self, flow: FlowRow, schedule: str, *, due: float) -> bool:
+        """Create ``flow`` and store ``due`` as the time of the last start of ``schedule``, which must be known.
+
+        If the last start was at ``due`` or later, write nothing. Return False if the flow was not created.
+        """
         ...
 
     def presence(self) -> Presence:
@@ -171,13 +232,24 @@ class JobStore(Protocol):
         ...
 
     async def rows(
-        self, *states: str, now: float, after: tuple[int, int] | None = None, limit: int | None = None
+        self,
+        *states: str,
+        now: float,
+        queue: str | None = None,
+        after: tuple[int, int] | None = None,
+        limit: int | None = None,
     ) -> list[JobRow]:
-        """Return up to ``limit`` jobs in these states, in order, starting after the rank and number in ``after``."""
+        """Return up to ``limit`` jobs in these states, in order, starting after the rank and number in ``after``.
+
+        If ``queue`` is None, return the jobs of all queues.
+        """
         ...
 
     async def take(self, flows: Collection[str] | None, claim: Claim, limit: int) -> list[JobRow]:
-        """Claim up to ``limit`` due jobs for the flows named in ``flows``, or for any flow if ``flows`` is None."""
+        """Claim up to ``limit`` due jobs for the flows named in ``flows``, or for any flow if ``flows`` is None.
+
+        Only jobs in the claim's queue are considered, and only as many as the claim's limits allow.
+        """
         ...
 
     async def begin(self, flows: Collection[str], claim: Claim, limit: int) -> list[tuple[JobRow, Snapshot | None]]:
@@ -189,6 +261,13 @@ class JobStore(Protocol):
 
     async def compare_and_set(self, old: JobRow, new: JobRow, *, now: float) -> bool:
         """Write ``new`` if the job still has the same state and epoch as ``old``. Otherwise, return False."""
+        ...
+
+    async def park(self, row: JobRow, *, now: float) -> bool:
+        """Return a claimed job whose flow is WAITING to the queue. It is due when its flow is.
+
+        The claim is not counted as an attempt. Return False if the claim is lost.
+        """
         ...
 
     async def renew(self, rows: Sequence[JobRow], *, now: float, until: float) -> list[JobRow]:
@@ -204,8 +283,11 @@ class JobStore(Protocol):
         """
         ...
 
-    async def next(self, *, now: float) -> float | None:
-        """Return when the next job is due or the next claim expires, or None if there are no such jobs or claims."""
+    async def next(self, *, now: float, queue: str = "", limits: Limits = UNLIMITED) -> float | None:
+        """Return when the next job is due, the next claim expires, or the rate limit of ``queue`` allows a claim.
+
+        Return None if there is no such time after ``now``.
+        """
         ...
 
     async def unfinished(self, ids: Collection[str]) -> set[str]:
@@ -216,8 +298,8 @@ class JobStore(Protocol):
         """Delete jobs that were completed before ``before``, and their flows. Return the number of deleted jobs."""
         ...
 
-    async def counts(self) -> dict[str, int]:
-        """Return the number of jobs in each state except COMPLETE."""
+    async def counts(self, queue: str | None = None) -> dict[str, int]:
+        """Return the number of jobs in each state except COMPLETE, in one queue or in all queues."""
         ...
 
     def doubt(self) -> None:
@@ -228,7 +310,7 @@ class JobStore(Protocol):
 # -- pure functions that change a job's row ----------------------------------------------------------------------------
 
 # The states in which a flow's work is done, even if its owner died before completing the job.
-_DONE = (FlowState.SUCCESS, FlowState.REVERTED)
+_DONE = (FlowState.SUCCESS, FlowState.REVERTED, FlowState.CANCELLED)
 
 
 def claimed(row: JobRow, claim: Claim) -> JobRow:
@@ -246,7 +328,23 @@ def claimed(row: JobRow, claim: Claim) -> JobRow:
 
 def flow_of(row: JobRow) -> FlowRow:
     """Return a new flow for a claimed job."""
-    return FlowRow(row.id, row.flow, epoch=1, owner=row.token, store=row.store)
+    return FlowRow(row.id, row.flow, epoch=1, owner=row.token, store=row.store, created=time.time())
+
+
+def keyed(row: SignalRow) -> SignalRow:
+    """Return ``row`` with a new key unless it has one."""
+    return row if row.key else row._replace(key=os.urandom(16).hex())
+
+
+def resumed(flow: FlowRow) -> FlowRow:
+    """Return ``flow`` as changed when a process takes it: a WAITING flow becomes RUNNING."""
+    return flow._replace(state=FlowState.RUNNING, due=0.0) if flow.state == FlowState.WAITING else flow
+
+
+def parked(row: JobRow, flow: FlowRow | None) -> JobRow:
+    """Return a claimed job as changed when its ``flow`` waits."""
+    due = (flow.due if flow is not None else 0.0) or math.inf
+    return released(row, row.error)._replace(attempts=row.attempts - 1, due=due)
 
 
 def released(row: JobRow, error: str) -> JobRow:
@@ -350,21 +448,29 @@ def clock_of(store: Store) -> Callable[[], float]:
 RESTARTABLE = (FlowState.FAILURE, FlowState.REVERTED)
 
 
-async def reset_failed(store: Store, id: str) -> None:  # noqa: A002  # the natural name
+async def reset_failed(store: Store, id: str, step: str = "") -> None:  # noqa: A002  # the natural name
     """Reset the flow ``id`` in the store. The flow's program starts it again the next time it recovers its flows.
+
+    A workflow in the state FAILURE continues at the operation with the number ``step``, or else at the one that failed.
+    Any other workflow starts from the beginning.
 
     As with `Run.reset`, the results of the flow's tasks are deleted, but their attempt counts are kept. Processes that
     have already loaded the flow can no longer write to it.
 
     Raises:
-        InvalidState: unless the flow is FAILURE or REVERTED.
-        FlowError: if there is no flow with that id.
+        InvalidState: unless the flow is FAILURE or REVERTED, or a workflow that is CANCELLED.
+        FlowError: if there is no flow with that id, or a workflow has no such operation.
         ClaimLost: if another process took the flow first.
     """
     seen = (await store.load(id)).flow
     state = FlowState(seen.state)
+    if seen.kind == "workflow" and state in (*RESTARTABLE, FlowState.CANCELLED):
+        await _restart(store, seen, step)
+        return
     if state not in RESTARTABLE:
         raise InvalidState(f"flow {id!r} is {state} and cannot be reset; the state must be FAILURE or REVERTED")
+    if step:
+        raise FlowError(f"flow {id!r} is not a workflow, so it has no operation {step!r}; reset all of it")
     FLOWS.check(id, state, FlowState.PENDING, "reset")
     flow, steps = await store.take(id, "", seen=seen.epoch)
     now = time.time()
@@ -375,7 +481,16 @@ async def reset_failed(store: Store, id: str) -> None:  # noqa: A002  # the natu
     ]
     numbered = [each._replace(flow=id, seq=flow.seq + n, at=now) for n, each in enumerate(changes, 1)]
     rows = list(map(_cleared, steps.values()))
-    await store.commit(Batch(id, flow.epoch, FlowState.PENDING, flow.seq + len(numbered), now, rows, numbered))
+    seq = flow.seq + len(numbered)
+    await store.commit(Batch(id, flow.epoch, FlowState.PENDING, seq, now, rows, numbered, kind=flow.kind))
+
+
+async def _restart(store: Store, seen: FlowRow, step: str) -> None:
+    # Check the step before the flow is taken.
+    WorkflowLog(await store.load(seen.id)).restart(step)
+    log = WorkflowLog(await store.take(seen.id, "", seen=seen.epoch))
+    log.restart(step)
+    await store.commit(log.drain())
 
 
 def _cleared(row: StepRow) -> StepRow:

@@ -5,13 +5,16 @@ It is four times as fast as an in-memory SQLite database. The tests use it as th
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from bisect import bisect_left, insort
+from collections import Counter, defaultdict, deque
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from lifecycle.errors import FlowError
-from lifecycle.flows.records import DISCARDED, Snapshot, taken
+from lifecycle.flows.records import CANCEL, DISCARDED, DUE_NOW, UNLIMITED, Snapshot, taken
 from lifecycle.flows.states import ENDS, FlowState, JobState
 from lifecycle.flows.stores.base import (
     JobStore,
@@ -21,20 +24,34 @@ from lifecycle.flows.stores.base import (
     discarded,
     expired,
     flow_of,
+    keyed,
     lost,
     lost_job,
     other_flow,
+    parked,
+    resumed,
     unknown,
 )
 from lifecycle.flows.stores.presence import Presence
 from lifecycle.journal.database import SteadyClock
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from types import TracebackType
     from typing import Self
 
-    from lifecycle.flows.records import Batch, Change, Claim, FailedDelivery, FlowRow, JobRow, OutboxRow, StepRow
+    from lifecycle.flows.records import (
+        Batch,
+        Change,
+        Claim,
+        FailedDelivery,
+        FlowRow,
+        JobRow,
+        Limits,
+        OutboxRow,
+        SignalRow,
+        StepRow,
+    )
 
 __all__ = ["MemoryStore"]
 
@@ -46,9 +63,16 @@ class MemoryStore(Store):
         self._flows: dict[str, FlowRow] = {}
         self._steps: dict[str, dict[str, StepRow]] = {}
         self._changes: dict[str, list[Change]] = {}
+        # The signals of each flow, by key.
+        self._signals: dict[str, dict[str, SignalRow]] = {}
+        self._numbers = itertools.count(1)
+        # The WAITING flows that have a due time: the time and the id of each, in order.
+        self._sleeping: list[tuple[float, str]] = []
         self._jobs = MemoryJobs(self)
         self._outbox = _Outbox()
         self._clock = SteadyClock()
+        # When each schedule started a flow last.
+        self._schedules: dict[str, float] = {}
 
     def __repr__(self) -> str:
         return f"<MemoryStore: {len(self._flows)} flows>"
@@ -65,10 +89,25 @@ class MemoryStore(Store):
     async def create(self, flow: FlowRow) -> bool:
         if flow.id in self._flows:
             return False
-        self._flows[flow.id] = flow
+        self._put(flow)
         self._steps[flow.id] = {}
         self._changes[flow.id] = []
         return True
+
+    def _put(self, flow: FlowRow) -> None:
+        self._remove(flow.id)
+        self._flows[flow.id] = flow
+        if flow.state == FlowState.WAITING and flow.due:
+            insort(self._sleeping, (flow.due, flow.id))
+
+    def _remove(self, id: str) -> None:  # noqa: A002  # the natural name
+        """Remove the flow ``id`` from `_sleeping`."""
+        old = self._flows.get(id)
+        if old is not None and old.state == FlowState.WAITING and old.due:
+            del self._sleeping[bisect_left(self._sleeping, (old.due, id))]
+
+    async def get(self, id: str) -> FlowRow | None:  # noqa: A002  # the natural name
+        return self._flows.get(id)
 
     async def load(self, id: str) -> Snapshot:  # noqa: A002  # the natural name
         if id not in self._flows:
@@ -79,17 +118,20 @@ class MemoryStore(Store):
         flow = (await self.load(id)).flow
         if flow.epoch != seen:
             raise lost(id, seen)
-        self._flows[id] = flow._replace(epoch=seen + 1, owner=owner)
+        self._put(resumed(flow)._replace(epoch=seen + 1, owner=owner))
         return await self.load(id)
 
     async def commit(self, batch: Batch) -> None:
         flow = self._flows.get(batch.flow)
         if flow is None or flow.epoch != batch.epoch:
             raise lost(batch.flow, batch.epoch)
-        store = flow.store if batch.store is None else batch.store
-        self._flows[flow.id] = flow._replace(
-            state=batch.state, seq=batch.seq, at=batch.at, store=store, error=batch.error
-        )
+        for number in batch.taken:
+            self._receive(flow.id, number)
+        for child in batch.children:
+            await self.create(child)
+        self._put(self._changed(flow, batch))
+        if batch.parent and batch.state in ENDS:
+            self._wake(batch.parent)
         steps = self._steps[flow.id]
         for row in batch.steps:
             steps[row.name] = row
@@ -99,12 +141,80 @@ class MemoryStore(Store):
         self._changes[flow.id] += batch.changes
         self._outbox.add(batch.sent)
 
-    async def flows(self, *, name: str | None = None, states: Collection[str] = ()) -> list[FlowRow]:
-        return [
+    def _changed(self, flow: FlowRow, batch: Batch) -> FlowRow:
+        """Return ``flow`` as changed by ``batch``, whose signals and children are already stored."""
+        return flow._replace(
+            state=batch.state,
+            seq=batch.seq,
+            at=flow.at if flow.state == batch.state else batch.at,
+            store=flow.store if batch.store is None else batch.store,
+            error=batch.error,
+            kind=batch.kind,
+            due=DUE_NOW if batch.state == FlowState.WAITING and self._is_over(batch) else batch.due,
+            result=batch.result,
+        )
+
+    def _is_over(self, batch: Batch) -> bool:
+        """Return True if a signal or a child that the flow waits for has already arrived or ended."""
+        names = {CANCEL, *batch.awaited}
+        children = (self._flows.get(id) for id in batch.awaited_children)  # noqa: A001  # the natural name
+        return any(not row.taken and row.name in names for row in self._signals.get(batch.flow, {}).values()) or any(
+            child is not None and child.state in ENDS for child in children
+        )
+
+    def _receive(self, id: str, number: int) -> None:  # noqa: A002  # the natural name
+        rows = self._signals.get(id, {})
+        rows |= {row.key: row._replace(taken=True) for row in rows.values() if row.number == number}
+
+    def _wake(self, id: str) -> None:  # noqa: A002  # the natural name
+        """Make the flow ``id`` and its job due at once if the flow is WAITING."""
+        flow = self._flows.get(id)
+        if flow is not None and flow.state == FlowState.WAITING:
+            self._put(flow._replace(due=DUE_NOW))
+            self._jobs.wake(id)
+
+    async def flows(
+        self,
+        *,
+        name: str | None = None,
+        states: Collection[str] = (),
+        since: float = 0.0,
+        newest: int | None = None,
+    ) -> list[FlowRow]:
+        found = [
             flow
             for flow in self._flows.values()
-            if (name is None or flow.name == name) and (not states or flow.state in states)
+            if (name is None or flow.name == name) and (not states or flow.state in states) and flow.created >= since
         ]
+        if newest is None:
+            return found
+        # Sorting a reversed list keeps the newer of two flows with equal times first.
+        found.reverse()
+        return sorted(found, key=lambda row: -row.created)[:newest]
+
+    async def due(self, names: Collection[str], *, now: float, limit: int) -> list[FlowRow]:
+        return [row for row in islice(self._asleep(names), limit) if row.due <= now]
+
+    async def next_due(self, names: Collection[str]) -> float | None:
+        return next((row.due for row in self._asleep(names)), None)
+
+    def _asleep(self, names: Collection[str]) -> Iterator[FlowRow]:
+        rows = (self._flows[id] for _, id in self._sleeping)  # noqa: A001  # the natural name
+        return (row for row in rows if row.name in names and not self._jobs.has(row.id))
+
+    async def signal(self, row: SignalRow) -> FlowState:
+        flow = self._flows.get(row.flow)
+        if flow is None and not self._jobs.has(row.flow):
+            raise unknown(row.flow)
+        state = FlowState.PENDING if flow is None else FlowState(flow.state)
+        if state not in ENDS:
+            row = keyed(row)._replace(number=next(self._numbers), taken=False)
+            self._signals.setdefault(row.flow, {}).setdefault(row.key, row)
+            self._wake(row.flow)
+        return state
+
+    async def signals(self, id: str, *, after: int = 0) -> list[SignalRow]:  # noqa: A002  # the natural name
+        return [row for row in self._signals.get(id, {}).values() if row.number > after]
 
     async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # the natural name
         changes = self._changes.get(id, [])
@@ -113,9 +223,33 @@ class MemoryStore(Store):
         return [change._replace(result=None) for change in changes[start : start + limit]]
 
     async def delete(self, id: str) -> bool:  # noqa: A002  # the natural name
-        self._steps.pop(id, None)
-        self._changes.pop(id, None)
+        self._remove(id)
+        for rows in (self._steps, self._changes, self._signals):
+            rows.pop(id, None)
         return self._flows.pop(id, None) is not None
+
+    async def purge(self, before: float, *, name: str | None = None) -> int:
+        ended = [
+            row.id
+            for row in await self.flows(name=name, states=ENDS)
+            if row.at < before and not self._jobs.has(row.id) and not self._is_running(row.parent)
+        ]
+        for each in ended:
+            await self.delete(each)
+        return len(ended)
+
+    def _is_running(self, id: str) -> bool:  # noqa: A002  # the natural name
+        flow = self._flows.get(id)
+        return flow is not None and flow.state not in ENDS
+
+    async def scheduled(self, schedule: str, *, now: float) -> float:
+        return self._schedules.setdefault(schedule, now)
+
+    async def start_scheduled(self, flow: FlowRow, schedule: str, *, due: float) -> bool:
+        if self._schedules[schedule] >= due:
+            return False
+        self._schedules[schedule] = due
+        return await self.create(flow)
 
     def presence(self) -> Presence:
         return Presence()
@@ -138,7 +272,7 @@ class MemoryStore(Store):
         flow = self._flows.get(id)
         if flow is None or flow.name != name:
             return ""
-        self._flows[id] = flow._replace(epoch=flow.epoch + 1, owner=owner)
+        self._put(flow._replace(epoch=flow.epoch + 1, owner=owner))
         return flow.state
 
     def discard(self, id: str, error: str, *, name: str) -> None:  # noqa: A002  # the natural name
@@ -146,8 +280,7 @@ class MemoryStore(Store):
         flow = self._flows.get(id)
         if flow is not None and flow.name == name and flow.state not in ENDS:
             state = flow.state if flow.state == FlowState.PENDING else FlowState.FAILURE
-            ended = flow._replace(state=state, error=error, at=time.time(), epoch=flow.epoch + 1, owner="")
-            self._flows[id] = ended
+            self._put(flow._replace(state=state, error=error, at=time.time(), epoch=flow.epoch + 1, owner=""))
 
 
 class MemoryJobs(JobStore):
@@ -161,6 +294,8 @@ class MemoryJobs(JobStore):
         self._waiting: list[tuple[int, int, str]] = []
         # The ids of the claimed jobs.
         self._claimed: set[str] = set()
+        # When jobs were claimed, by the names of queues with a rate limit.
+        self._starts: defaultdict[str, deque[float]] = defaultdict(deque)
 
     async def add(self, row: JobRow) -> JobRow:
         if row.id not in self._rows:
@@ -173,18 +308,53 @@ class MemoryJobs(JobStore):
         return self._rows.get(id)
 
     async def rows(
-        self, *states: str, now: float, after: tuple[int, int] | None = None, limit: int | None = None
+        self,
+        *states: str,
+        now: float,
+        queue: str | None = None,
+        after: tuple[int, int] | None = None,
+        limit: int | None = None,
     ) -> list[JobRow]:
         self._expire(now)
-        found = (row for row in self._rows.values() if row.state in states)
+        found = (row for row in self._rows.values() if row.state in states and queue in (None, row.queue))
         later = (row for row in found if after is None or (row.rank, row.number) > after)
         return sorted(later, key=_place)[:limit]
 
     async def take(self, flows: Collection[str] | None, claim: Claim, limit: int) -> list[JobRow]:
         self._expire(claim.now)
-        waiting = (self._rows[each] for *_, each in self._waiting)
-        ready = (row for row in waiting if row.due <= claim.now and (flows is None or row.flow in flows))
-        return [self._put(claimed(row, claim)) for row in list(islice(ready, limit))]
+        rows = [self._put(claimed(row, claim)) for row in islice(self._ready(flows, claim), self._places(claim, limit))]
+        if claim.limits.limit is not None:
+            self._starts[claim.queue].extend(claim.now for _ in rows)
+        return rows
+
+    def _ready(self, flows: Collection[str] | None, claim: Claim) -> list[JobRow]:
+        """Return the jobs to claim, in order, as far as the limit for each key allows."""
+        most = claim.limits.key_concurrency
+        keys = Counter(row.key for row in self._running(claim.queue))
+        ready: list[JobRow] = []
+        for row in (self._rows[each] for *_, each in self._waiting):
+            if row.queue != claim.queue or row.due > claim.now or (flows is not None and row.flow not in flows):
+                continue
+            if most is None or not row.key or keys[row.key] < most:
+                keys[row.key] += 1
+                ready.append(row)
+        return ready
+
+    def _places(self, claim: Claim, limit: int) -> int:
+        """Return how many jobs may be claimed."""
+        concurrency, _, most, per = claim.limits
+        places = [limit]
+        if concurrency is not None:
+            places.append(concurrency - len(self._running(claim.queue)))
+        if most is not None:
+            starts = self._starts[claim.queue]
+            while starts and starts[0] <= claim.now - per:
+                starts.popleft()
+            places.append(most - len(starts))
+        return max(0, min(places))
+
+    def _running(self, queue: str) -> list[JobRow]:
+        return [row for each in self._claimed if (row := self._rows[each]).queue == queue]
 
     async def begin(self, flows: Collection[str], claim: Claim, limit: int) -> list[tuple[JobRow, Snapshot | None]]:
         begun: list[tuple[JobRow, Snapshot | None]] = []
@@ -220,6 +390,18 @@ class MemoryJobs(JobStore):
         if row is not None and row.state == JobState.UNCLAIMED:
             del self._waiting[bisect_left(self._waiting, _place(row))]
 
+    async def park(self, row: JobRow, *, now: float) -> bool:
+        return await self.compare_and_set(row, parked(row, await self._flows.get(row.id)), now=now)
+
+    def has(self, id: str) -> bool:  # noqa: A002  # the natural name
+        """Return True if there is an unfinished job with this id."""
+        return id in self._rows and self._rows[id].state != JobState.COMPLETE
+
+    def wake(self, id: str) -> None:  # noqa: A002  # the natural name
+        """Make the job ``id`` due at once if it is unclaimed."""
+        if self.has(id) and self._rows[id].state == JobState.UNCLAIMED:
+            self._rows[id] = self._rows[id]._replace(due=0.0)
+
     async def renew(self, rows: Sequence[JobRow], *, now: float, until: float) -> list[JobRow]:
         self._expire(now)
         for row in rows:
@@ -236,20 +418,23 @@ class MemoryJobs(JobStore):
         if not self._has(row):
             raise lost_job(row)
         flow = flow_of(row)
-        if not await self._flows.create(flow):
-            self._flows.fence(flow.id, flow.owner, name=flow.name)
-        found = await self._flows.load(flow.id)
-        if found.flow.name != flow.name:
-            raise other_flow(row, found.flow.name)
-        return found
+        if await self._flows.create(flow):
+            return await self._flows.load(flow.id)
+        found = (await self._flows.load(flow.id)).flow
+        if found.name != flow.name:
+            raise other_flow(row, found.name)
+        return await self._flows.take(flow.id, flow.owner, seen=found.epoch)
 
-    async def next(self, *, now: float) -> float | None:
+    async def next(self, *, now: float, queue: str = "", limits: Limits = UNLIMITED) -> float | None:
         ends = [self._rows[each].until for each in self._claimed]
         dues = [self._rows[each].due for *_, each in self._waiting]
-        return min([*ends, *(due for due in dues if due > now)], default=None)
+        starts = self._starts[queue]
+        if limits.limit is not None and len(starts) >= limits.limit:
+            dues.append(starts[-limits.limit] + limits.per)
+        return min([*ends, *(due for due in dues if now < due < math.inf)], default=None)
 
     async def unfinished(self, ids: Collection[str]) -> set[str]:
-        return {id for id in ids if id in self._rows and self._rows[id].state != JobState.COMPLETE}  # noqa: A001  # the natural name
+        return set(filter(self.has, ids))
 
     async def purge(self, *, before: float) -> int:
         old = [row.id for row in self._rows.values() if row.state == JobState.COMPLETE and row.ended < before]
@@ -258,8 +443,10 @@ class MemoryJobs(JobStore):
             await self._flows.delete(each)
         return len(old)
 
-    async def counts(self) -> dict[str, int]:
-        return {"UNCLAIMED": len(self._waiting), "CLAIMED": len(self._claimed)}
+    async def counts(self, queue: str | None = None) -> dict[str, int]:
+        waiting = [each for *_, each in self._waiting if queue in (None, self._rows[each].queue)]
+        running = [each for each in self._claimed if queue in (None, self._rows[each].queue)]
+        return {"UNCLAIMED": len(waiting), "CLAIMED": len(running)}
 
     def doubt(self) -> None:
         """Do nothing, because no other process can own jobs."""

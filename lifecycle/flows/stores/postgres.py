@@ -15,9 +15,21 @@ from typing import TYPE_CHECKING
 
 from lifecycle.backoff import Backoff
 from lifecycle.errors import JournalError
-from lifecycle.flows.stores.presence import Presence
-from lifecycle.flows.stores.server import CHANNEL, FAREWELL, READ_CLOCK, Cord, Query, Server, Unreachable, sql
-from lifecycle.flows.stores.sql import CREATE_FLOWS, CREATE_JOBS, CREATE_OUTBOX, Dialect, Guarded, Rows, SQLStore
+from lifecycle.flows.stores.presence import GONE, Presence
+from lifecycle.flows.stores.server import CHANNEL, FAREWELL, HELLO, READ_CLOCK, Cord, Query, Server, Unreachable, sql
+from lifecycle.flows.stores.sql import (
+    CREATE_FLOWS,
+    CREATE_JOBS,
+    CREATE_OUTBOX,
+    CREATE_SCHEDULES,
+    CREATE_SIGNALS,
+    FLOW_INDEXES,
+    QUEUES,
+    Dialect,
+    Guarded,
+    Rows,
+    SQLStore,
+)
 from lifecycle.journal import Schema
 
 if TYPE_CHECKING:
@@ -41,7 +53,7 @@ POSTGRES = Dialect(
     # nothing, because the row already has the same stamp or a newer one.
     guard="""
     UPDATE lifecycle_flows SET at = CASE WHEN state = :state THEN at ELSE :at END, state = :state, error = :error,
-        store = coalesce(:store, store), stamp = :stamp
+        store = coalesce(:store, store), stamp = :stamp, kind = :kind, due = :due, result = :result
     WHERE id = :flow AND epoch = :epoch AND stamp < :stamp RETURNING id
     """,
     types={
@@ -59,8 +71,8 @@ POSTGRES = Dialect(
 
 _NUMBERS = {
     **dict.fromkeys(("attempt", "round", "undone"), "integer"),
-    **dict.fromkeys(("due", "at", "until"), "float8"),
-    "seq": "bigint",
+    **dict.fromkeys(("due", "at", "until", "created"), "float8"),
+    **dict.fromkeys(("seq", "epoch", "stamp"), "bigint"),
 }
 
 
@@ -79,7 +91,7 @@ def _guarded(guard: str, then: tuple[str, ...]) -> str:
 
 
 @functools.cache
-def _insert(table: str, columns: tuple[str, ...], key: str) -> str:
+def _insert(table: str, columns: tuple[str, ...], key: str, *, keep: bool) -> str:
     """Return the statement that inserts rows from the JSON parameter named after ``table``."""
     types = ", ".join(f"{name} {_NUMBERS.get(name, 'text')}" for name in columns)
     names = ", ".join(columns)
@@ -89,6 +101,8 @@ def _insert(table: str, columns: tuple[str, ...], key: str) -> str:
     )
     if not key:
         return text
+    if keep:
+        return f"{text} ON CONFLICT ({key}) DO NOTHING"
     changed = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in key.split(", "))
     return f"{text} ON CONFLICT ({key}) DO UPDATE SET {changed}"
 
@@ -101,7 +115,7 @@ def query_of(work: Statement | Guarded) -> Query:
     texts: list[str] = []
     for each in work.then:
         if isinstance(each, Rows):
-            texts.append(_insert(each.table, each.columns, each.key))
+            texts.append(_insert(each.table, each.columns, each.key, keep=each.keep))
             values[each.table] = json.dumps([dict(zip(each.columns, row, strict=True)) for row in each.rows])
         else:
             texts.append(each.text)
@@ -168,9 +182,19 @@ TABLES = Schema(
             "ALTER TABLE lifecycle_jobs RENAME COLUMN posted TO enqueued",
             "UPDATE lifecycle_jobs SET outcome = 'discarded' WHERE outcome = 'trashed'",
         ),
+        (
+            """ALTER TABLE lifecycle_flows ADD COLUMN due float8 NOT NULL DEFAULT 0,
+                ADD COLUMN parent text NOT NULL DEFAULT '', ADD COLUMN result text,
+                ADD COLUMN created float8 NOT NULL DEFAULT 0, ADD COLUMN kind text NOT NULL DEFAULT 'flow'""",
+            "UPDATE lifecycle_flows SET created = at",
+            """ALTER TABLE lifecycle_jobs ADD COLUMN queue text NOT NULL DEFAULT '',
+                ADD COLUMN key text NOT NULL DEFAULT ''""",
+            "DROP INDEX lifecycle_jobs_ready",
+            *map(POSTGRES.text, (*FLOW_INDEXES, *CREATE_SIGNALS, *CREATE_SCHEDULES, *QUEUES)),
+        ),
     ),
     (
-        *map(POSTGRES.text, (*CREATE_FLOWS, *CREATE_JOBS, *CREATE_OUTBOX)),
+        *map(POSTGRES.text, (*CREATE_FLOWS, *CREATE_SIGNALS, *CREATE_SCHEDULES, *CREATE_JOBS, *CREATE_OUTBOX)),
         # ``correction`` is added to the server's clock, so that the store's time does not jump. ``seen`` is the last
         # stored reading of the server's clock.
         """CREATE TABLE lifecycle_clock (
@@ -373,10 +397,14 @@ _AGAIN = 0.25
 # The presence names of the stores that are open in this process.
 _HERE: set[str] = set()
 
-# Keepalives let the server detect that a machine is gone. Unix sockets ignore these settings.
-_KEEPALIVE = """SELECT set_config(name, value, false) FROM
-    (VALUES ('tcp_keepalives_idle', '10'), ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3'))
+# Keepalives let the server detect that a machine is gone. Unix sockets ignore these settings. The connection stays idle
+# for long. Losing messages is acceptable, so sending them doesn't have to wait for the disk.
+_SETTINGS = """SELECT set_config(name, value, false) FROM
+    (VALUES ('tcp_keepalives_idle', '10'), ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3'),
+        ('idle_session_timeout', '0'), ('synchronous_commit', 'off'))
     AS settings (name, value)"""
+#: Seconds to wait for our own notification. It usually takes a millisecond.
+_HEARD = 10.0
 _APPEAR = "SELECT pg_advisory_lock_shared(%s)"
 _LIVES = """SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
     AND ((classid::bigint << 32) | objid::bigint) = %(key)s
@@ -462,15 +490,30 @@ class ServerPresence(Presence):
         db, name = await self._server.dial(self._introduce)
         self._channel = _Channel(db, name, hear=self._notified, lost=self._disconnected)
 
-    def _introduce(self, db: psycopg.Connection[Row]) -> str:
+    def _introduce(self, db: psycopg.Connection[Row], other: psycopg.Connection[Row]) -> str:
         """Take this process's lock, and return the name of the channel that the connection listens on."""
-        db.execute(_KEEPALIVE)
-        # Losing messages is acceptable, so sending them doesn't have to wait for the disk.
-        db.execute("SET synchronous_commit = off")
         ((channel,),) = db.execute(CHANNEL)
         db.execute(f'LISTEN "{channel}"'.encode())
+        # If a pooler shares the session with its other clients, the settings and the lock must not be left in it.
+        self._check_session(db, other, channel)
+        db.execute(_SETTINGS)
         db.execute(_APPEAR, (_key(self.name),))
         return str(channel)
+
+    def _check_session(self, db: psycopg.Connection[Row], other: psycopg.Connection[Row], channel: str) -> None:
+        """Raise an error unless ``db`` receives a notification from ``other`` while it is idle.
+
+        With transaction pooling, an idle connection has no session on the server, so it receives nothing.
+        """
+        line = f"{self.name} {HELLO}"
+        ((ours,),) = db.execute("SELECT pg_backend_pid()")
+        ((theirs, _),) = other.execute("SELECT pg_backend_pid(), pg_notify(%s, %s)", (channel, line))
+        if ours != theirs and any(each.payload == line for each in db.notifies(timeout=_HEARD)):
+            return
+        raise JournalError(
+            f"{self._server!r}: notifications do not arrive, as with a pooler that uses transaction pooling; "
+            "use session pooling (pool_mode = session in PgBouncer), or connect to the server itself"
+        )
 
     def _disconnected(self) -> None:
         self._channel = None
@@ -488,6 +531,8 @@ class ServerPresence(Presence):
                 _log.debug("notifications will not arrive until the connection is restored: %s", error)
             else:
                 self._reconnecting = None
+                # While this process was not connected, it could neither send nor receive messages.
+                self.notify(GONE)
                 return
 
     async def lives(self, token: str) -> bool:
@@ -587,8 +632,8 @@ class PostgresStore(SQLStore):
     Stored data outlives this process. With PostgreSQL's default settings, it also survives a power cut on the server.
     Queries wait up to half a minute for an unreachable server, so nothing is lost when the server restarts.
 
-    The store requires the extra ``postgres`` and PostgreSQL 15 or newer. A connection pooler between the store and the
-    server must use session pooling, not transaction pooling.
+    The store requires the extra ``postgres`` and PostgreSQL 15 or newer. If a connection pooler between the store and
+    the server uses transaction pooling, entering the store raises `JournalError`.
 
     Args:
         url: ``postgresql://user@host:port/database``, with any libpq parameters, such as ``?sslmode=verify-full``.

@@ -33,16 +33,18 @@ __all__ = [
     "RESUME",
     "RESUMED",
     "SUSPEND",
+    "WAKE",
     "ControlChannel",
     "FilePresence",
     "Presence",
+    "end_of_job",
 ]
 
 _log = logging.getLogger("lifecycle.flows")
 
 #: Message: a process has opened the store.
 _NEW = "new"
-#: Message within this process: another process has exited.
+#: Message: another process has exited, or earlier messages may have been lost.
 GONE = "gone"
 
 #: Seconds between checks that this process's file still exists.
@@ -321,6 +323,11 @@ def _is_fifo(file: int) -> bool:
     return stat.S_ISFIFO(os.fstat(file).st_mode)
 
 
+def end_of_job(id: str) -> str:  # noqa: A002  # the natural name
+    """Return the message announcing that a job is complete."""
+    return f"end of {id}"
+
+
 # -- requests to other processes ---------------------------------------------------------------------------------------
 
 #: Request, followed by a flow's id: suspend the flow.
@@ -331,6 +338,8 @@ RESUME = "resume"
 FOLLOW = "follow"
 #: Message: a flow that another process is waiting for has ended or is suspended.
 AT_REST = "at rest"
+#: Message: a workflow that waits may be due. Followed by a flow's id: the flow has a new signal, or a child has ended.
+WAKE = "wake"
 #: Request, followed by a process's token: recover unfinished flows.
 RECOVER = "recover"
 #: Message: suspended flows that belong to jobs may run again.
@@ -353,6 +362,8 @@ class Controllable(Protocol):
     def proceed(self) -> None: ...
 
     def be_followed(self) -> None: ...
+
+    def wake(self) -> None: ...
 
 
 class ControlChannel:
@@ -401,6 +412,7 @@ class ControlChannel:
             self._presence.listen(f"{FOLLOW} {run.id}", run.be_followed),
             self._presence.listen(f"{SUSPEND} {run.id}", run.suspend),
             self._presence.listen(f"{RESUME} {run.id}", resume),
+            self._presence.listen(f"{WAKE} {run.id}", run.wake),
         ]
         self._listening[run.id] = (run, silences)
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CHANNEL",
     "FAREWELL",
+    "HELLO",
     "OLDEST",
     "READ_CLOCK",
     "AnswerLost",
@@ -71,6 +72,8 @@ _OTHERS = b"""SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objs
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
 #: The query that returns the name of the notification channel. Each schema has its own channel.
 CHANNEL = "SELECT 'lifecycle_' || oid FROM pg_namespace WHERE nspname = current_schema()"
+#: The message that a process sends to itself when it connects. The other processes ignore it.
+HELLO = "hello"
 #: The message that makes every process read the server's clock.
 READ_CLOCK = "look"
 _ASK = f"SELECT pg_notify(({CHANNEL}), '- {READ_CLOCK}')".encode()
@@ -86,15 +89,28 @@ _DEFAULTS = {
     "client_encoding": "utf8",
 }
 
-#: Advice for failed connections. Since these errors have no codes, the keys are parts of libpq's messages.
+#: Advice for a pooler that does not pass on the options in the URL.
+_OWN_PATH = "run ALTER ROLE … SET search_path on the server, and remove the options from the URL"
+#: Advice for failed connections. Since these errors have no codes, the keys are parts of libpq's messages, and of
+#: PgBouncer's.
 _REFUSALS = {
     "password authentication failed": "set the right password in the URL, in PGPASSWORD or in ~/.pgpass",
     "no password supplied": "set the password in the URL, in PGPASSWORD or in ~/.pgpass",
+    "root certificate file": "set the file with the certificate of the server's CA in the URL (?sslrootcert=FILE)",
+    "certificate verify failed": "check that sslrootcert in the URL is the certificate of the server's CA",
+    "does not match host name": "use a host name that is in the server's certificate",
+    "does not support SSL": "enable TLS on the server (ssl = on)",
+    "no encryption": "add ?sslmode=verify-full to the URL, or allow this host and user in the server's pg_hba.conf",
     "no pg_hba.conf entry": "allow this host and user in the server's pg_hba.conf",
     "does not exist": "create it, or use an existing one",
     "could not translate host name": "check the host name",
     "Connection refused": "check that the server is running at this address",
     "No such file or directory": "check that the server is running and uses this socket",
+    "unsupported startup parameter": f"a pooler refuses the options in the URL; {_OWN_PATH}",
+    "bouncer config error": "check that PgBouncer's [databases] contain the database",
+    "no more connections allowed": "increase max_client_conn in PgBouncer",
+    "query_wait_timeout": "increase default_pool_size in PgBouncer, or pass a lower connections= to the store",
+    "statement pooling": "set pool_mode = session in PgBouncer",
     "too many": "increase max_connections on the server, or pass a lower connections= to the store",
 }
 
@@ -203,6 +219,19 @@ class Connector:
             raise self.translated(db, error) from error
         return db
 
+    def check_schema(self, db: psycopg.Connection[Row]) -> None:
+        """Raise an error if a pooler has dropped the ``search_path`` in the URL, and ``db`` uses another schema.
+
+        Raises:
+            JournalError: if that is the case.
+        """
+        if "search_path" not in self._given.get("options", ""):
+            return
+        ((source,),) = db.execute("SELECT source FROM pg_settings WHERE name = 'search_path'")
+        # A pooler may also set it after it has connected.
+        if source not in ("client", "session"):
+            raise JournalError(f"{self}: a pooler ignores the search_path in the URL; {_OWN_PATH}")
+
     # -- the store's time ---------------------------------------------------------------------------------------------
 
     def time(self) -> float:
@@ -289,8 +318,8 @@ class Connector:
         if not isinstance(error, psycopg.Error):
             return error
         state = error.sqlstate or ""
-        if db.closed or db.broken:
-            return AnswerLost(f"{self}: the connection was lost ({_one_line(error)})")
+        if db.broken:
+            return AnswerLost(f"{self}: {_with_advice(error, _advice(error) or 'the connection was lost')}")
         if state.startswith(_PASSING):
             return Unreachable(f"{self}: {_with_advice(error, _TROUBLES.get(state, ''))}")
         if state in _NOT_STORABLE or (isinstance(error, psycopg.DataError) and not state):
@@ -302,16 +331,19 @@ def _together(db: psycopg.Connection[Row], queries: Sequence[Query]) -> list[psy
     """Run ``queries`` in one pipeline, and return their cursors."""
     import psycopg
 
-    failure: psycopg.Error | None = None
+    failure: psycopg.Error | UnicodeError | None = None
     cursors: list[psycopg.Cursor[Row]] = []
     try:
         with db.pipeline():
             try:
                 cursors.extend(db.execute(*each[:2]) for each in queries)
-            except psycopg.Error as error:
+            except (psycopg.Error, UnicodeError) as error:
                 # If we let the error leave the pipeline here, psycopg would also log an identical error from the
                 # pipeline itself.
                 failure = error
+                if not db.closed:
+                    # Leaving the pipeline would commit the queries before one whose values cannot be sent.
+                    db.close()
     except psycopg.Error:
         if failure is None:
             raise
@@ -407,7 +439,8 @@ class Connection:
             return use(self._db)
         except BaseException as error:
             told = self._connector.translated(self._db, error)
-            if isinstance(told, Unreachable):
+            # psycopg takes the statements of a failed pipeline for prepared, although the server has rejected them.
+            if told is not error or isinstance(told, Unreachable):
                 self._drop()
             if told is error:
                 raise
@@ -509,8 +542,13 @@ class Server:
             JournalError: if the server is unreachable, refuses the connection, or is too old.
         """
         self._loop, self._free = asyncio.get_running_loop(), asyncio.Semaphore(self._most)
+
+        def begin(db: Any) -> None:
+            self._connector.check_schema(db)
+            prepare(db)
+
         try:
-            await self.run_once(prepare)
+            await self.run_once(begin)
         except BaseException as error:
             await self.close()
             if isinstance(error, Unreachable):
@@ -555,8 +593,10 @@ class Server:
                 raise
             self._idle.append(connection)
 
-    async def dial(self, introduce: Callable[[Any], _T]) -> tuple[Any, _T]:
-        """Open a separate connection, call ``introduce`` with it, and return the connection and the result.
+    async def dial(self, introduce: Callable[[Any, Any], _T]) -> tuple[Any, _T]:
+        """Open a separate connection, and return it with the result of ``introduce``.
+
+        ``introduce`` is called with the new connection and another one.
 
         Raises:
             Unreachable: if no connection is possible.
@@ -566,12 +606,12 @@ class Server:
         made: list[Any] = []
         unwanted = threading.Event()
 
-        def dial(_: Any) -> tuple[Any, _T]:
+        def dial(other: Any) -> tuple[Any, _T]:
             db = self._connector.connect()
             try:
-                result = introduce(db)
+                result = introduce(db, other)
             except BaseException as error:
-                told = self._connector.translated(db, error)
+                told = self._connector.translated(other if other.closed else db, error)
                 db.close()
                 raise told from error
             made.append(db)

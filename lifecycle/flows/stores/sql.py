@@ -8,17 +8,33 @@ statements together and runs them as one transaction.
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from lifecycle.flows.records import DISCARDED, UNENDED, Change, FlowRow, JobRow, OutboxRow, Snapshot, StepRow
+from lifecycle.flows.records import (
+    CANCEL,
+    DISCARDED,
+    DUE_NOW,
+    UNENDED,
+    UNLIMITED,
+    Change,
+    FlowRow,
+    JobRow,
+    OutboxRow,
+    SignalRow,
+    Snapshot,
+    StepRow,
+)
+from lifecycle.flows.states import ENDS, FlowState
 from lifecycle.flows.stores.base import (
     JobStore,
     OutboxStore,
     Store,
     discarded,
+    keyed,
     lost,
     lost_job,
     other_flow,
@@ -29,13 +45,17 @@ from lifecycle.flows.stores.base import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
-    from lifecycle.flows.records import Batch, Claim, FailedDelivery
+    from lifecycle.flows.records import Batch, Claim, FailedDelivery, Limits
     from lifecycle.flows.stores.presence import Presence
 
 __all__ = [
     "CREATE_FLOWS",
     "CREATE_JOBS",
     "CREATE_OUTBOX",
+    "CREATE_SCHEDULES",
+    "CREATE_SIGNALS",
+    "FLOW_INDEXES",
+    "QUEUES",
     "Database",
     "Dialect",
     "Guarded",
@@ -64,12 +84,13 @@ class Statement(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows to insert. If ``key`` is set, the new rows replace existing rows with the same key."""
+    """Rows to insert. If ``key`` is set, they replace existing rows with the same key, or if ``keep`` is set, don't."""
 
     table: str
     columns: tuple[str, ...]
     rows: Sequence[Row]
     key: str = ""
+    keep: bool = False
 
 
 class Guarded(NamedTuple):
@@ -147,6 +168,8 @@ class Dialect:
                 unsent="NOT (had.owner = excluded.owner AND had.stamp >= excluded.stamp)" if self.locks else "true",
                 among=_Lists(self.among),
                 number=self.number,
+                # SQLite uses no index for a term with a plus sign. PostgreSQL chooses by its statistics.
+                unindexed="" if self.locks else "+",
                 **self.types,
             )
         return text
@@ -174,6 +197,25 @@ class Dialect:
 # A stamp identifies the last write to a row. Writers use it to find the rows that they have claimed, and to check
 # whether a write was committed when the server's response was lost. Some columns have defaults because they were added
 # to existing tables.
+FLOW_INDEXES = (
+    "CREATE INDEX lifecycle_flows_created ON lifecycle_flows (created)",
+    # A timer reads only the flows that sleep.
+    "CREATE INDEX lifecycle_flows_due ON lifecycle_flows (name, due) WHERE state = 'WAITING' AND due > 0",
+)
+CREATE_SIGNALS = (
+    """CREATE TABLE lifecycle_signals (
+        number {key},
+        flow TEXT NOT NULL,
+        name TEXT NOT NULL,
+        data TEXT NOT NULL,
+        key TEXT NOT NULL,
+        at {real} NOT NULL,
+        taken BOOLEAN NOT NULL DEFAULT false,
+        UNIQUE (flow, key)
+    )""",
+    "CREATE INDEX lifecycle_signals_left ON lifecycle_signals (flow) WHERE NOT taken",
+)
+CREATE_SCHEDULES = ("CREATE TABLE lifecycle_schedules (name TEXT PRIMARY KEY, last {real} NOT NULL)",)
 CREATE_FLOWS = (
     """CREATE TABLE lifecycle_flows (
         {serial}id TEXT {flow_key},
@@ -184,9 +226,15 @@ CREATE_FLOWS = (
         store TEXT NOT NULL,
         error TEXT NOT NULL,
         at {real} NOT NULL,
-        stamp BIGINT NOT NULL DEFAULT 0
+        stamp BIGINT NOT NULL DEFAULT 0,
+        due {real} NOT NULL DEFAULT 0,
+        parent TEXT NOT NULL DEFAULT '',
+        result TEXT,
+        created {real} NOT NULL DEFAULT 0,
+        kind TEXT NOT NULL DEFAULT 'flow'
     ){spare}""",
     "CREATE INDEX lifecycle_flows_by_name ON lifecycle_flows (name, state)",
+    *FLOW_INDEXES,
     """CREATE TABLE lifecycle_flow_steps (
         flow TEXT NOT NULL,
         name TEXT NOT NULL,
@@ -217,6 +265,15 @@ CREATE_FLOWS = (
         PRIMARY KEY (flow, seq)
     ){clustered}""",
 )
+QUEUES = (
+    """CREATE INDEX lifecycle_jobs_ready ON lifecycle_jobs (queue, flow, rank, number)
+        WHERE state = 'UNCLAIMED' AND due = 0""",
+    """CREATE INDEX lifecycle_jobs_keys ON lifecycle_jobs (queue, key, rank, number)
+        WHERE key != '' AND state != 'COMPLETE'""",
+    # When jobs of queues with a rate limit were claimed.
+    "CREATE TABLE lifecycle_job_starts (queue TEXT NOT NULL, at {real} NOT NULL)",
+    "CREATE INDEX lifecycle_job_starts_by_queue ON lifecycle_job_starts (queue, at)",
+)
 CREATE_JOBS = (
     # Numbers are never reused, so they order the jobs by insertion. ``due`` is set to 0 when a job becomes due, so
     # that claiming doesn't have to read jobs that are not due yet.
@@ -238,10 +295,11 @@ CREATE_JOBS = (
         outcome TEXT NOT NULL,
         error TEXT NOT NULL,
         ended {real} NOT NULL,
-        stamp BIGINT NOT NULL DEFAULT 0
+        stamp BIGINT NOT NULL DEFAULT 0,
+        queue TEXT NOT NULL DEFAULT '',
+        key TEXT NOT NULL DEFAULT ''
     )""",
-    """CREATE INDEX lifecycle_jobs_ready ON lifecycle_jobs (flow, rank, number)
-        WHERE state = 'UNCLAIMED' AND due = 0""",
+    *QUEUES,
     "CREATE INDEX lifecycle_jobs_delayed ON lifecycle_jobs (due) WHERE state = 'UNCLAIMED' AND due > 0",
     "CREATE INDEX lifecycle_jobs_claimed ON lifecycle_jobs (until) WHERE state = 'CLAIMED'",
     "CREATE INDEX lifecycle_jobs_complete ON lifecycle_jobs (ended) WHERE state = 'COMPLETE'",
@@ -264,12 +322,15 @@ CREATE_OUTBOX = (
 
 # -- flows -------------------------------------------------------------------------------------------------------------
 
+#: The number of flows that `SQLStore.purge` deletes per transaction.
+_PURGED = 500
 # We read the number of a flow's last change from the table of changes, so that it is stored in only one place.
 _LAST = "(SELECT coalesce(max(seq), 0) FROM lifecycle_flow_changes c WHERE c.flow = f.id)"
 _FLOW = ", ".join(f"f.{name}" for name in FlowRow._fields).replace("f.seq", _LAST)
 _STEP = ", ".join(f"s.{name}" for name in StepRow._fields)
 _WIDTH = len(FlowRow._fields)
 _STORED = tuple(name for name in FlowRow._fields if name != "seq")
+_ROW_OF = attrgetter(*_STORED)
 _CHANGE = ("flow", "seq", "at", "kind", "name", "old", "new", "reason", "attempt", "result")
 _CHANGE_OF = attrgetter(*_CHANGE[:-1], "text")
 
@@ -288,11 +349,23 @@ FROM lifecycle_flows f JOIN lifecycle_flow_steps s ON s.flow = f.id WHERE WHICH
 ORDER BY 1, {_WIDTH + 1}
 """  # noqa: S608  # our own columns
 _LOAD = _SNAPSHOTS.replace("WHICH", "f.id = :id")
-_TAKE = "UPDATE lifecycle_flows SET epoch = epoch + 1, owner = :owner, stamp = :stamp WHERE id = :id AND epoch = :seen"
+# As `resumed` does.
+_RESUME = "due = 0, state = CASE had.state WHEN 'WAITING' THEN 'RUNNING' ELSE had.state END"
+_TAKE = (
+    f"UPDATE lifecycle_flows AS had SET epoch = epoch + 1, owner = :owner, stamp = :stamp, {_RESUME}"  # noqa: S608  # our own text
+    " WHERE id = :id AND epoch = :seen"
+)
 # This is a separate statement because `_TAKE` may have to wait for a commit by the previous owner. If `_TAKE` also read
 # the steps, it would see them as they were before that commit.
 _TAKEN = _SNAPSHOTS.replace("WHICH", "f.id = :id AND f.epoch = :seen + 1 AND f.owner = :owner AND f.stamp = :stamp")
+_GET = f"SELECT {_FLOW} FROM lifecycle_flows f WHERE f.id = :id"  # noqa: S608  # our own columns
 _FIND = f"SELECT {_FLOW} FROM lifecycle_flows f WHERE WHICH ORDER BY f.{{number}}"  # noqa: S608  # our own columns
+_NEWEST = _FIND.replace("f.{number}", "f.created DESC, f.{number} DESC LIMIT :newest")
+_ENDED = "('SUCCESS', 'FAILURE', 'REVERTED', 'CANCELLED')"
+_WITHOUT_JOB = "NOT EXISTS (SELECT 1 FROM lifecycle_jobs j WHERE j.id = f.id AND j.state != 'COMPLETE')"
+_ASLEEP = "f.state = 'WAITING' AND f.due > 0 AND f.name {among[names]} AND " + _WITHOUT_JOB
+_DUE_FLOWS = f"SELECT {_FLOW} FROM lifecycle_flows f WHERE {_ASLEEP} AND f.due <= :now ORDER BY f.due LIMIT :limit"  # noqa: S608  # our own columns
+_NEXT_DUE = f"SELECT min(f.due) FROM lifecycle_flows f WHERE {_ASLEEP}"  # noqa: S608  # our own text
 _COMMITTED = "SELECT 1 FROM lifecycle_flows WHERE id = :flow AND epoch = :epoch AND stamp = :stamp"
 _TAKE_BACK = "DELETE FROM lifecycle_flow_changes WHERE flow = :flow AND seq >= :taken_back AND {held}"
 _CHANGES = (
@@ -304,8 +377,58 @@ _DELETE = (
     "SELECT 1 FROM lifecycle_flows WHERE id = :id{update}",
     "DELETE FROM lifecycle_flow_steps WHERE flow = :id",
     "DELETE FROM lifecycle_flow_changes WHERE flow = :id",
+    "DELETE FROM lifecycle_signals WHERE flow = :id",
     "DELETE FROM lifecycle_flows WHERE id = :id",
 )
+_OLD_FLOWS = f"""
+SELECT f.id FROM lifecycle_flows f WHERE f.state IN {_ENDED} AND f.at < :before AND {_WITHOUT_JOB} AND NOT EXISTS
+    (SELECT 1 FROM lifecycle_flows p WHERE p.id = f.parent AND p.state NOT IN {_ENDED}) AND WHICH
+ORDER BY f.created LIMIT {_PURGED}
+"""  # noqa: S608  # our own text
+_ORPHANS = "flow {among[ids]} AND NOT EXISTS (SELECT 1 FROM lifecycle_flows f WHERE f.id = flow)"
+_PURGE_FLOWS = (
+    f"DELETE FROM lifecycle_flows WHERE id {{among[ids]}} AND state IN {_ENDED} AND at < :before",  # noqa: S608  # our own text
+    f"DELETE FROM lifecycle_flow_steps WHERE {_ORPHANS}",  # noqa: S608  # our own text
+    f"DELETE FROM lifecycle_flow_changes WHERE {_ORPHANS}",  # noqa: S608  # our own text
+    f"DELETE FROM lifecycle_signals WHERE {_ORPHANS}",  # noqa: S608  # our own text
+)
+
+# -- signals and children ---------------------------------------------------------------------------------------------
+
+_SIGNAL = ", ".join(SignalRow._fields)
+_RECEIVE = "UPDATE lifecycle_signals SET taken = true WHERE flow = :flow AND number {among[taken]} AND {held}"
+# These statements run after the batch has locked the flow's row, and signals and children lock that row, too. Thus
+# either these statements see the signal or the child's end, or the signal or the child sees that the flow is WAITING.
+_WAKE_IF_OVER = f"""
+UPDATE lifecycle_flows SET due = {DUE_NOW} WHERE id = :flow AND epoch = :epoch AND state = 'WAITING' AND (
+    EXISTS (SELECT 1 FROM lifecycle_signals s WHERE s.flow = :flow AND NOT s.taken AND s.name {{among[awaited]}})
+    OR EXISTS (SELECT 1 FROM lifecycle_flows c WHERE c.id {{among[awaited_children]}} AND c.state IN {_ENDED}))
+"""  # noqa: S608  # our own text
+# Like the statements that claim jobs, we lock the job before the flow.
+_LOCK_JOB = "SELECT 1 FROM lifecycle_jobs WHERE id = :woken{update}"
+_LOCK_FLOW = "SELECT 1 FROM lifecycle_flows WHERE id = :woken{update}"
+_WAKE_FLOW = f"UPDATE lifecycle_flows SET due = {DUE_NOW} WHERE id = :woken AND state = 'WAITING'"  # noqa: S608  # our own text
+_WAKE_JOB = """
+UPDATE lifecycle_jobs SET due = 0 WHERE id = :woken AND state = 'UNCLAIMED' AND due > 0
+    AND EXISTS (SELECT 1 FROM lifecycle_flows f WHERE f.id = :woken AND f.state = 'WAITING')
+"""
+_ADD_SIGNAL = f"""
+INSERT INTO lifecycle_signals (flow, name, data, key, at) SELECT :flow, :name, :data, :key, :at
+WHERE EXISTS (SELECT 1 FROM lifecycle_flows f WHERE f.id = :flow AND f.state NOT IN {_ENDED})
+    OR (NOT EXISTS (SELECT 1 FROM lifecycle_flows f WHERE f.id = :flow)
+        AND EXISTS (SELECT 1 FROM lifecycle_jobs j WHERE j.id = :flow AND j.state != 'COMPLETE'))
+ON CONFLICT (flow, key) DO NOTHING
+"""  # noqa: S608  # our own text
+_STATES = """
+SELECT (SELECT f.state FROM lifecycle_flows f WHERE f.id = :flow),
+    EXISTS (SELECT 1 FROM lifecycle_jobs j WHERE j.id = :flow AND j.state != 'COMPLETE')
+"""
+_SIGNALS = f"SELECT {_SIGNAL} FROM lifecycle_signals WHERE flow = :id AND number > :after ORDER BY number"  # noqa: S608  # our own columns
+
+
+_SCHEDULE = "INSERT INTO lifecycle_schedules (name, last) VALUES (:schedule, :now) ON CONFLICT (name) DO NOTHING"
+_SCHEDULED = "SELECT last FROM lifecycle_schedules WHERE name = :schedule"
+_START_SCHEDULED = "UPDATE lifecycle_schedules SET last = :due WHERE name = :schedule AND last < :due RETURNING name"
 
 
 class SQLStore(Store):
@@ -339,20 +462,94 @@ class SQLStore(Store):
 
     async def commit(self, batch: Batch) -> None:
         work = committing(self._sql, batch, next(self._stamps))
-        (held,) = await self._database.run(work, done=self._sql.recovery(work.guard.values, _COMMITTED))
+        done = self._sql.recovery(work.guard.values, _COMMITTED)
+        (held,) = await self._database.run(*self._locking(batch), work, *self._waking(batch), done=done)
         if not held:
             raise lost(batch.flow, batch.epoch)
 
-    async def flows(self, *, name: str | None = None, states: Collection[str] = ()) -> list[FlowRow]:
-        # Compare only the columns that we filter by, so that the index on both columns is used.
-        wanted = [] if name is None else ["f.name = :name"]
+    def _locking(self, batch: Batch) -> list[Statement]:
+        """Return the statements that lock the rows of the parent before the flow's own row."""
+        return self._lock(batch.parent) if batch.parent and batch.state in ENDS else []
+
+    def _lock(self, id: str) -> list[Statement]:  # noqa: A002  # the natural name
+        return [self._sql.do(each, {"woken": id}) for each in (_LOCK_JOB, _LOCK_FLOW)] if self._sql.locks else []
+
+    def _waking(self, batch: Batch) -> list[Statement]:
+        """Return the statements that make the flow or its parent due if what it waits for is over."""
+        if batch.state == FlowState.WAITING:
+            values = {
+                "flow": batch.flow,
+                "epoch": batch.epoch,
+                "awaited": self._sql.listed([CANCEL, *batch.awaited]),
+                "awaited_children": self._sql.listed(batch.awaited_children),
+            }
+            return [self._sql.do(_WAKE_IF_OVER, values)]
+        return self._wake(batch.parent) if batch.parent and batch.state in ENDS else []
+
+    def _wake(self, id: str) -> list[Statement]:  # noqa: A002  # the natural name
+        return [self._sql.do(each, {"woken": id}) for each in (_WAKE_FLOW, _WAKE_JOB)]
+
+    async def get(self, id: str) -> FlowRow | None:  # noqa: A002  # the natural name
+        (rows,) = await self._database.read(self._sql.ask(_GET, {"id": id}))
+        return FlowRow._make(rows[0]) if rows else None
+
+    async def flows(
+        self,
+        *,
+        name: str | None = None,
+        states: Collection[str] = (),
+        since: float = 0.0,
+        newest: int | None = None,
+    ) -> list[FlowRow]:
+        # Compare only the columns that we filter by, so that an index on them is used. With ``since``, use that on the
+        # time.
+        plus = "{unindexed}" if since else ""
+        wanted = [] if name is None else [f"{plus}f.name = :name"]
         if states:
-            wanted.append("f.state {among[states]}")
-        text = _FIND.replace("WHICH", " AND ".join(wanted) or "true")
-        (rows,) = await self._database.read(
-            self._sql.ask(text, {"name": name, "states": self._sql.listed(map(str, states))})
-        )
+            wanted.append(f"{plus}f.state {{among[states]}}")
+        if since:
+            wanted.append("f.created >= :since")
+        values = {"name": name, "states": self._sql.listed(map(str, states)), "since": since, "newest": newest}
+        text = (_FIND if newest is None else _NEWEST).replace("WHICH", " AND ".join(wanted) or "true")
+        (rows,) = await self._database.read(self._sql.ask(text, values))
         return [FlowRow._make(row) for row in rows]
+
+    async def due(self, names: Collection[str], *, now: float, limit: int) -> list[FlowRow]:
+        values = {"names": self._sql.listed(names), "now": now, "limit": limit}
+        (rows,) = await self._database.read(self._sql.ask(_DUE_FLOWS, values))
+        return [FlowRow._make(row) for row in rows]
+
+    async def next_due(self, names: Collection[str]) -> float | None:
+        (((due,),),) = await self._database.read(self._sql.ask(_NEXT_DUE, {"names": self._sql.listed(names)}))
+        return None if due is None else float(due)
+
+    async def scheduled(self, schedule: str, *, now: float) -> float:
+        values = {"schedule": schedule, "now": now}
+        (((last,),),) = await self._database.run(self._sql.do(_SCHEDULE, values), self._sql.ask(_SCHEDULED, values))
+        return float(last)
+
+    async def start_scheduled(self, flow: FlowRow, schedule: str, *, due: float) -> bool:
+        stamp = next(self._stamps)
+        values = {"id": flow.id, "owner": flow.owner, "stamp": stamp}
+        row = Rows("lifecycle_flows", (*_STORED, "stamp"), [(*_ROW_OF(flow), stamp)], key="id", keep=True)
+        starting = Guarded(self._sql.do(_START_SCHEDULED, {"schedule": schedule, "due": due}), [row])
+        done = self._sql.recovery(values, _CREATED)
+        (created,) = await self._database.run(starting, self._sql.ask(_CREATED, values), done=done)
+        return bool(created)
+
+    async def signal(self, row: SignalRow) -> FlowState:
+        # The key makes a repeated insert harmless if the response is lost.
+        adding = self._sql.do(_ADD_SIGNAL, keyed(row)._asdict())
+        states = self._sql.ask(_STATES, {"flow": row.flow})
+        works = (*self._lock(row.flow), adding, *self._wake(row.flow), states)
+        (((state, with_job),),) = await self._database.run(*works)
+        if state is None and not with_job:
+            raise unknown(row.flow)
+        return FlowState(state or FlowState.PENDING)
+
+    async def signals(self, id: str, *, after: int = 0) -> list[SignalRow]:  # noqa: A002  # the natural name
+        (rows,) = await self._database.read(self._sql.ask(_SIGNALS, {"id": id, "after": after}))
+        return [SignalRow._make(row)._replace(taken=bool(row[-1])) for row in rows]
 
     async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # the natural name
         (rows,) = await self._database.read(self._sql.ask(_CHANGES, {"id": id, "after": after, "limit": limit}))
@@ -363,6 +560,17 @@ class SQLStore(Store):
         works = [self._sql.ask(first, {"id": id}), *(self._sql.do(each, {"id": id}) for each in rest)]
         (found,) = await self._database.run(*works)
         return bool(found)
+
+    async def purge(self, before: float, *, name: str | None = None) -> int:
+        old = _OLD_FLOWS.replace("WHICH", "true" if name is None else "f.name = :name")
+        count = 0
+        while True:
+            (rows,) = await self._database.read(self._sql.ask(old, {"before": before, "name": name}))
+            if not rows:
+                return count
+            values = {"before": before, "ids": self._sql.listed(id for (id,) in rows)}  # noqa: A001  # the natural name
+            await self._database.run(*[self._sql.do(each, values) for each in _PURGE_FLOWS])
+            count += len(rows)
 
     def jobs(self, presence: Presence) -> SQLJobs:
         return SQLJobs(self._database, presence, self._stamps)
@@ -382,6 +590,9 @@ def committing(sql: Dialect, batch: Batch, stamp: int) -> Guarded:
         "store": batch.store,
         "error": storable(batch.error),
         "stamp": stamp,
+        "kind": batch.kind,
+        "due": batch.due,
+        "result": batch.result,
     }
     then: list[Statement | Rows] = [sql.do(each, values) for each in sql.then]
     if batch.steps:
@@ -391,6 +602,11 @@ def committing(sql: Dialect, batch: Batch, stamp: int) -> Guarded:
         then.append(sql.do(_TAKE_BACK, {"flow": flow, "taken_back": batch.taken_back}))
     if batch.changes:
         then.append(Rows("lifecycle_flow_changes", _CHANGE, [_CHANGE_OF(change) for change in batch.changes]))
+    if batch.taken:
+        then.append(sql.do(_RECEIVE, {"flow": flow, "taken": sql.listed(batch.taken)}))
+    if batch.children:
+        children = [_ROW_OF(child) for child in batch.children]
+        then.append(Rows("lifecycle_flows", _STORED, children, key="id", keep=True))
     if batch.sent:
         sent = [(row.id, row.topic, row.data, 0.0) for row in batch.sent]
         then.append(Rows("lifecycle_outbox", ("id", "topic", "data", "until"), sent))
@@ -422,6 +638,7 @@ _ADD = (
 _ONE = f"SELECT {_JOB} FROM lifecycle_jobs WHERE id = :id"  # noqa: S608  # our own columns
 _PAGE = (
     f"SELECT {_JOB} FROM lifecycle_jobs WHERE state {{among[states]}} AND (rank, number) > (:rank, :number)"  # noqa: S608  # our own columns
+    " AND QUEUE"
     " ORDER BY rank, number LIMIT :limit"
 )
 _EVERY = 2**62
@@ -439,10 +656,11 @@ _MARK_EXPIRED = _MARK.replace("WHICH", "until <= :now")
 _MARK_GONE = _MARK.replace("WHICH", "token {among[gone]}")
 _EXPIRE = (
     """UPDATE lifecycle_flows SET epoch = epoch + 1, owner = '', stamp = 0,
-        at = CASE WHEN expired.final AND state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED') THEN :at ELSE at END,
-        error = CASE WHEN expired.final AND state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED')
+        at = CASE WHEN expired.final AND state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED', 'CANCELLED')
+            THEN :at ELSE at END,
+        error = CASE WHEN expired.final AND state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED', 'CANCELLED')
             THEN 'its job was discarded: ' || expired.words ELSE error END,
-        state = CASE WHEN expired.final AND state NOT IN ('PENDING', 'SUCCESS', 'FAILURE', 'REVERTED')
+        state = CASE WHEN expired.final AND state NOT IN ('PENDING', 'SUCCESS', 'FAILURE', 'REVERTED', 'CANCELLED')
             THEN 'FAILURE' ELSE state END
     FROM (SELECT id AS job, flow, attempts >= max_attempts AS final,
         owner || ' claimed it but did not complete it' AS words
@@ -451,7 +669,7 @@ _EXPIRE = (
     """UPDATE lifecycle_jobs SET
         state = CASE WHEN expired.final THEN 'COMPLETE' ELSE 'UNCLAIMED' END,
         outcome = CASE WHEN NOT expired.final THEN outcome
-            WHEN expired.done IN ('SUCCESS', 'REVERTED') THEN expired.done ELSE 'discarded' END,
+            WHEN expired.done IN ('SUCCESS', 'REVERTED', 'CANCELLED') THEN expired.done ELSE 'discarded' END,
         ended = CASE WHEN expired.final THEN :now ELSE ended END,
         error = CASE WHEN expired.final AND expired.done = 'SUCCESS' THEN ''
             ELSE owner || ' claimed it but did not complete it' END,
@@ -467,7 +685,7 @@ UPDATE lifecycle_jobs SET due = 0 WHERE number IN (SELECT number FROM lifecycle_
 """
 _CLAIM = f"""
 WITH first AS (
-    SELECT number AS place FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due = 0 AND WHICH
+    SELECT number AS place FROM lifecycle_jobs AS j WHERE state = 'UNCLAIMED' AND due = 0 AND queue = :queue AND WHICH
     ORDER BY rank, number LIMIT :limit{{skip}}
 )
 UPDATE lifecycle_jobs SET state = 'CLAIMED', owner = :owner, token = :token, until = :until, epoch = epoch + 1,
@@ -479,22 +697,47 @@ _CLAIM_ANY, _CLAIM_OF_ONE = _CLAIM.replace("WHICH", "true"), _CLAIM.replace("WHI
 # other processes would skip a job that is locked but not claimed. We look for more jobs than requested, because other
 # processes may claim the first ones.
 _FIRST_OF = """SELECT * FROM (SELECT number, rank FROM lifecycle_jobs
-    WHERE state = 'UNCLAIMED' AND due = 0 AND flow = :flow{} ORDER BY rank, number LIMIT :limit + 100) AS each{}"""
+    WHERE state = 'UNCLAIMED' AND due = 0 AND queue = :queue AND flow = :flow{}
+    ORDER BY rank, number LIMIT :limit + 100) AS each{}"""
 _OF_SEVERAL = "number IN (SELECT number FROM ({}) AS every ORDER BY rank, number LIMIT :limit + 100)"
 # The maximum number of flows to query separately. If there are more, we sort all jobs instead, because databases limit
 # the number of parts in a statement, and long statements are slow to parse.
 _PARTS = 100
 _CLAIM_OF_MANY = _CLAIM.replace("WHICH", "flow {among[flows]}")
+# If a queue has limits, its claims take turns, so that each one sees the claims of the others.
+_TURN = "SELECT pg_advisory_xact_lock(hashtext('lifecycle queue'), hashtext(current_schema() || :queue))"
+_PLACES = """(SELECT CASE WHEN min(places) > 0 THEN min(places) ELSE 0 END FROM (SELECT :limit AS places
+    UNION ALL SELECT :concurrency - (SELECT count(*) FROM lifecycle_jobs WHERE state = 'CLAIMED' AND queue = :queue)
+    UNION ALL SELECT :most - (SELECT count(*) FROM lifecycle_job_starts WHERE queue = :queue AND at > :since)
+) AS rooms)"""
+# A job with a key must be among the first jobs with that key. We count only as far as the limit.
+_OF_KEY = """SELECT 1 FROM lifecycle_jobs AS other WHERE other.queue = :queue AND other.key = j.key
+    AND other.key != '' AND other.state != 'COMPLETE' AND """
+_FREE_KEY = f"""(key = '' OR :key_concurrency > (SELECT count(*) FROM ({_OF_KEY} (other.state = 'CLAIMED'
+    OR (other.due = 0 AND (other.rank, other.number) < (j.rank, j.number) AND OTHERS)) LIMIT :key_concurrency
+    ) AS before))"""  # noqa: S608  # our own columns
+_COUNT_STARTS = """INSERT INTO lifecycle_job_starts (queue, at) SELECT :queue, :now FROM lifecycle_jobs
+    WHERE state = 'CLAIMED' AND until = :until AND token = :token AND stamp = :stamp"""
+_FORGET_STARTS = "DELETE FROM lifecycle_job_starts WHERE queue = :queue AND at <= :since"
+_NEXT_START = """SELECT at + :per FROM lifecycle_job_starts WHERE queue = :queue AND at + :per > :now
+    ORDER BY at DESC LIMIT 1 OFFSET :most - 1"""
 _CLAIMED = f"SELECT {_JOB} FROM lifecycle_jobs WHERE state = 'CLAIMED' AND token = :token AND stamp = :stamp"  # noqa: S608  # our own columns
 _WRITE = f"""
 UPDATE lifecycle_jobs SET {", ".join(f"{name} = :{name}" for name in _WRITTEN)}, stamp = :stamp
 WHERE id = :id AND state = :old_state AND epoch = :old_epoch AND (state != 'CLAIMED' OR until > :now){{counted}}
 """  # noqa: S608  # our own columns
+# The first statement locks the flow's row, so that no signal is lost that arrives at the same time. The second one
+# changes the job as `parked` does.
+_PARK = """
+UPDATE lifecycle_jobs SET state = 'UNCLAIMED', owner = '', token = '', until = 0, attempts = attempts - 1,
+    due = coalesce((SELECT nullif(f.due, 0) FROM lifecycle_flows f WHERE f.id = :woken), :never), stamp = :stamp
+WHERE id = :woken AND state = 'CLAIMED' AND epoch = :epoch AND until > :now{counted}
+"""
 _WRITTEN_BY = "SELECT 1 FROM lifecycle_jobs WHERE id = :id AND stamp = :stamp"
 _DISCARD = """
 UPDATE lifecycle_flows SET state = CASE state WHEN 'PENDING' THEN state ELSE 'FAILURE' END,
     error = :words, at = :at, epoch = epoch + 1, owner = '', stamp = 0
-WHERE id = :id AND name = :flow AND state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED') AND {held}
+WHERE id = :id AND name = :flow AND state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED', 'CANCELLED') AND {held}
 """
 _RENEW = """
 UPDATE lifecycle_jobs SET until = :until
@@ -503,10 +746,10 @@ WHERE state = 'CLAIMED' AND id {among[ids]} AND epoch || '/' || id {among[claims
 # Creates the flows of claimed jobs, or takes those that already exist. If this statement reaches a server twice, the
 # second copy does not increment the epochs again. Flows with a different name are not changed.
 _ADOPT = f"""
-INSERT INTO lifecycle_flows AS had ({", ".join(_STORED)}, stamp)
-SELECT id, flow, 'PENDING', 1, token, store, '', 0, :stamp FROM lifecycle_jobs
+INSERT INTO lifecycle_flows AS had (id, name, state, epoch, owner, store, error, at, created, stamp)
+SELECT id, flow, 'PENDING', 1, token, store, '', 0, :at, :stamp FROM lifecycle_jobs
 WHERE state = 'CLAIMED' AND WHICH ORDER BY rank, number{{share}}
-ON CONFLICT (id) DO UPDATE SET epoch = had.epoch + 1, owner = excluded.owner, stamp = excluded.stamp
+ON CONFLICT (id) DO UPDATE SET epoch = had.epoch + 1, owner = excluded.owner, stamp = excluded.stamp, {_RESUME}
 WHERE had.name = excluded.name AND {{unsent}}
 """  # noqa: S608  # our own columns
 _OURS = "id = :id AND epoch = :epoch AND until > :now"
@@ -521,7 +764,7 @@ _BEGUN = _SNAPSHOTS.replace(
     " WHERE j.state = 'CLAIMED' AND j.until = :until AND j.token = :token AND j.stamp = :stamp)",
 )
 _NEXT = """
-SELECT (SELECT min(due) FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due > :now),
+SELECT (SELECT min(due) FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due > 0 AND due > :now AND due < :never),
     (SELECT min(until) FROM lifecycle_jobs WHERE state = 'CLAIMED')
 """
 _UNFINISHED = "SELECT id FROM lifecycle_jobs WHERE id {among[ids]} AND state != 'COMPLETE'"
@@ -531,15 +774,16 @@ _PURGE = (
     "UPDATE lifecycle_jobs SET ended = -1 WHERE state = 'COMPLETE' AND ended < :before",
     f"DELETE FROM lifecycle_flow_steps WHERE flow IN ({_OLD})",  # noqa: S608  # our own columns
     f"DELETE FROM lifecycle_flow_changes WHERE flow IN ({_OLD})",  # noqa: S608  # our own columns
+    f"DELETE FROM lifecycle_signals WHERE flow IN ({_OLD})",  # noqa: S608  # our own columns
     f"DELETE FROM lifecycle_flows WHERE id IN ({_OLD})",  # noqa: S608  # our own columns
     "SELECT count(*) FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended = -1",
     "DELETE FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended = -1",
 )
 # Each of these counts uses an index.
 _COUNTS = """
-SELECT 'UNCLAIMED', (SELECT count(*) FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due = 0)
-    + (SELECT count(*) FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due > 0)
-UNION ALL SELECT 'CLAIMED', (SELECT count(*) FROM lifecycle_jobs WHERE state = 'CLAIMED')
+SELECT 'UNCLAIMED', (SELECT count(*) FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due = 0 AND QUEUE)
+    + (SELECT count(*) FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due > 0 AND QUEUE)
+UNION ALL SELECT 'CLAIMED', (SELECT count(*) FROM lifecycle_jobs WHERE state = 'CLAIMED' AND QUEUE)
 """
 
 
@@ -562,12 +806,17 @@ class SQLJobs(JobStore):
         return JobRow._make(rows[0]) if rows else None
 
     async def rows(
-        self, *states: str, now: float, after: tuple[int, int] | None = None, limit: int | None = None
+        self,
+        *states: str,
+        now: float,
+        queue: str | None = None,
+        after: tuple[int, int] | None = None,
+        limit: int | None = None,
     ) -> list[JobRow]:
         rank, number = after or (-1, -1)
         most = _EVERY if limit is None else limit
         values = {"states": self._sql.listed(map(str, states)), "rank": rank, "number": number, "limit": most}
-        page = self._sql.ask(_PAGE, values)
+        page = self._sql.ask(_of_queue(_PAGE, queue), values | {"queue": queue})
         return list(map(JobRow._make, await self._look(now, page)))
 
     async def take(self, flows: Collection[str] | None, claim: Claim, limit: int) -> list[JobRow]:
@@ -575,25 +824,28 @@ class SQLJobs(JobStore):
             return []
         values = self._values(flows, claim, limit)
         done = self._sql.recovery(values, _CLAIMED)
-        (rows,) = await self._run(claim.now, *self._claiming(flows, values), done=done)
+        (rows,) = await self._run(claim.now, *self._claiming(flows, claim, values), done=done)
         return _in_order(rows)
 
     async def begin(self, flows: Collection[str], claim: Claim, limit: int) -> list[tuple[JobRow, Snapshot | None]]:
         values = self._values(flows, claim, limit)
         adopting, begun = self._sql.do(_ADOPT_CLAIMED, values), self._sql.ask(_BEGUN, values)
         done = self._sql.recovery(values, _CLAIMED, _BEGUN)
-        rows, flows_ = await self._run(claim.now, *self._claiming(flows, values), adopting, begun, done=done)
+        rows, flows_ = await self._run(claim.now, *self._claiming(flows, claim, values), adopting, begun, done=done)
         found = _snapshots(flows_)
         return [(job, found.get(job.id)) for job in _in_order(rows)]
 
     def _values(self, flows: Collection[str] | None, claim: Claim, limit: int) -> dict[str, Any]:
         values = claim._asdict()
-        values["stamp"], values["limit"] = next(self._stamps), limit
+        values |= {"stamp": next(self._stamps), "limit": limit, "at": time.time()}
         for place, flow in enumerate(flows or ()):
             values[f"flow{place}"] = flow
         return values
 
-    def _claiming(self, flows: Collection[str] | None, values: dict[str, Any]) -> list[Statement]:
+    def _claiming(self, flows: Collection[str] | None, claim: Claim, values: dict[str, Any]) -> list[Statement]:
+        due = self._sql.do(_DUE, values)
+        if claim.limits != UNLIMITED:
+            return [due, *self._claiming_with_limits(flows, claim.limits, values)]
         if flows is None:
             text = _CLAIM_ANY
         elif len(flows) == 1:
@@ -603,7 +855,28 @@ class SQLJobs(JobStore):
         else:
             firsts = " UNION ALL ".join(_FIRST_OF.format(place, place) for place in range(len(flows)))
             text = _CLAIM.replace("WHICH", _OF_SEVERAL.format(firsts))
-        return [self._sql.do(_DUE, values), self._sql.ask(text, values)]
+        return [due, self._sql.ask(text, values)]
+
+    def _claiming_with_limits(
+        self, flows: Collection[str] | None, limits: Limits, values: dict[str, Any]
+    ) -> list[Statement]:
+        some = "true" if flows is None else "FROM.flow {among[flows]}"
+        which = some.replace("FROM.", "j.")
+        if limits.key_concurrency is not None:
+            which += " AND " + _FREE_KEY.replace("OTHERS", some.replace("FROM.", "other."))
+        values |= {
+            "concurrency": _EVERY if limits.concurrency is None else limits.concurrency,
+            "key_concurrency": limits.key_concurrency,
+            "most": _EVERY if limits.limit is None else limits.limit,
+            "since": values["now"] - limits.per,
+            "flows": self._sql.listed(flows or ()),
+        }
+        turn = [self._sql.do(_TURN, values)] if self._sql.locks else []
+        text = _CLAIM.replace("WHICH", which).replace("LIMIT :limit", f"LIMIT {_PLACES}")
+        counting = (
+            [] if limits.limit is None else [self._sql.do(each, values) for each in (_FORGET_STARTS, _COUNT_STARTS)]
+        )
+        return [*turn, self._sql.ask(text, values), *counting]
 
     async def compare_and_set(self, old: JobRow, new: JobRow, *, now: float) -> bool:
         values = new._asdict()
@@ -617,6 +890,14 @@ class SQLJobs(JobStore):
         (rows,) = await self._database.run(work, done=self._sql.recovery(values, _WRITTEN_BY))
         return bool(rows)
 
+    async def park(self, row: JobRow, *, now: float) -> bool:
+        values = {"woken": row.id, "id": row.id, "epoch": row.epoch, "now": now}
+        values |= {"never": math.inf, "stamp": next(self._stamps)}
+        locks = [self._sql.do(each, values) for each in (_LOCK_JOB, _LOCK_FLOW)] if self._sql.locks else []
+        done = self._sql.recovery(values, _WRITTEN_BY)
+        (rows,) = await self._database.run(*locks, self._sql.ask(_PARK, values), done=done)
+        return bool(rows)
+
     async def renew(self, rows: Sequence[JobRow], *, now: float, until: float) -> list[JobRow]:
         values = {
             "ids": self._sql.listed(row.id for row in rows),
@@ -628,6 +909,7 @@ class SQLJobs(JobStore):
 
     async def adopt(self, row: JobRow, *, now: float) -> Snapshot:
         values = {"id": row.id, "epoch": row.epoch, "owner": row.token, "now": now, "stamp": next(self._stamps)}
+        values["at"] = time.time()
         works = self._sql.do(_ADOPT_ONE, values), self._sql.ask(_ADOPTED, values)
         (found,) = await self._run(now, *works, done=self._sql.recovery(values, _ADOPTED))
         if found:
@@ -639,9 +921,13 @@ class SQLJobs(JobStore):
             raise other_flow(row, named[0][0])
         raise lost_job(row)
 
-    async def next(self, *, now: float) -> float | None:
-        ((times,),) = await self._database.read(self._sql.ask(_NEXT, {"now": now}))
-        return min((each for each in times if each is not None), default=None)
+    async def next(self, *, now: float, queue: str = "", limits: Limits = UNLIMITED) -> float | None:
+        asks = [self._sql.ask(_NEXT, {"now": now, "never": math.inf})]
+        if limits.limit is not None:
+            values = {"now": now, "queue": queue, "most": limits.limit, "per": limits.per}
+            asks.append(self._sql.ask(_NEXT_START, values))
+        found = await self._database.read(*asks)
+        return min((time for rows in found for row in rows for time in row if time is not None), default=None)
 
     async def unfinished(self, ids: Collection[str]) -> set[str]:
         (rows,) = await self._database.read(self._sql.ask(_UNFINISHED, {"ids": self._sql.listed(ids)}))
@@ -655,8 +941,8 @@ class SQLJobs(JobStore):
         (((count,),),) = await self._database.run(*works)
         return int(count)
 
-    async def counts(self) -> dict[str, int]:
-        (rows,) = await self._database.read(self._sql.ask(_COUNTS))
+    async def counts(self, queue: str | None = None) -> dict[str, int]:
+        (rows,) = await self._database.read(self._sql.ask(_of_queue(_COUNTS, queue), {"queue": queue}))
         return {str(state): int(count) for state, count in rows}
 
     def doubt(self) -> None:
@@ -691,6 +977,10 @@ class SQLJobs(JobStore):
         """Return the claim tokens of processes that have exited."""
         (tokens,) = await self._database.read(self._sql.ask(_TOKENS))
         return [token for (token,) in tokens if not self._presence.alive(token)]
+
+
+def _of_queue(template: str, queue: str | None) -> str:
+    return template.replace("QUEUE", "true" if queue is None else "queue = :queue")
 
 
 def _in_order(rows: list[Row]) -> list[JobRow]:

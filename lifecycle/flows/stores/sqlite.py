@@ -6,7 +6,19 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.flows.stores.presence import FilePresence, Presence
-from lifecycle.flows.stores.sql import CREATE_FLOWS, CREATE_JOBS, CREATE_OUTBOX, Dialect, Guarded, Rows, SQLStore
+from lifecycle.flows.stores.sql import (
+    CREATE_FLOWS,
+    CREATE_JOBS,
+    CREATE_OUTBOX,
+    CREATE_SCHEDULES,
+    CREATE_SIGNALS,
+    FLOW_INDEXES,
+    QUEUES,
+    Dialect,
+    Guarded,
+    Rows,
+    SQLStore,
+)
 from lifecycle.journal import Journal, Schema
 
 if TYPE_CHECKING:
@@ -38,8 +50,8 @@ _SQLITE = Dialect(
     then=(
         """
     UPDATE lifecycle_flows SET at = CASE WHEN state = :state THEN at ELSE :at END, state = :state, error = :error,
-        store = coalesce(:store, store)
-    WHERE id = :flow AND (state != :state OR error != :error OR :store IS NOT NULL)
+        store = coalesce(:store, store), kind = :kind, due = :due, result = :result
+    WHERE id = :flow AND (state != :state OR error != :error OR due != :due OR :store IS NOT NULL)
     """,
     ),
     types={
@@ -72,8 +84,17 @@ FLOW_TABLES = Schema(
             "ALTER TABLE lifecycle_flows DROP COLUMN version",
             "ALTER TABLE lifecycle_flows ADD COLUMN stamp BIGINT NOT NULL DEFAULT 0",
         ),
+        (
+            "ALTER TABLE lifecycle_flows ADD COLUMN due REAL NOT NULL DEFAULT 0",
+            "ALTER TABLE lifecycle_flows ADD COLUMN parent TEXT NOT NULL DEFAULT ''",
+            "ALTER TABLE lifecycle_flows ADD COLUMN result TEXT",
+            "ALTER TABLE lifecycle_flows ADD COLUMN created REAL NOT NULL DEFAULT 0",
+            "ALTER TABLE lifecycle_flows ADD COLUMN kind TEXT NOT NULL DEFAULT 'flow'",
+            "UPDATE lifecycle_flows SET created = at",
+            *map(_SQLITE.text, (*FLOW_INDEXES, *CREATE_SIGNALS, *CREATE_SCHEDULES)),
+        ),
     ),
-    tuple(map(_SQLITE.text, CREATE_FLOWS)),
+    tuple(map(_SQLITE.text, (*CREATE_FLOWS, *CREATE_SIGNALS, *CREATE_SCHEDULES))),
 )
 _JOB_TABLES = Schema(
     "jobs",
@@ -91,6 +112,12 @@ _JOB_TABLES = Schema(
             "UPDATE lifecycle_jobs SET outcome = 'discarded' WHERE outcome = 'trashed'",
             "ALTER TABLE lifecycle_jobs ADD COLUMN stamp BIGINT NOT NULL DEFAULT 0",
             "ALTER TABLE lifecycle_jobs RENAME COLUMN posted TO enqueued",
+        ),
+        (
+            "ALTER TABLE lifecycle_jobs ADD COLUMN queue TEXT NOT NULL DEFAULT ''",
+            "ALTER TABLE lifecycle_jobs ADD COLUMN key TEXT NOT NULL DEFAULT ''",
+            "DROP INDEX lifecycle_jobs_ready",
+            *map(_SQLITE.text, QUEUES),
         ),
     ),
     tuple(map(_SQLITE.text, CREATE_JOBS)),
@@ -156,9 +183,10 @@ def _execute(db: sqlite3.Connection, statement: Statement) -> list[Row]:
 
 
 def _insert(db: sqlite3.Connection, rows: Rows) -> None:
-    verb = "INSERT OR REPLACE" if rows.key else "INSERT"
+    verb = "INSERT OR REPLACE" if rows.key and not rows.keep else "INSERT"
+    rest = f" ON CONFLICT ({rows.key}) DO NOTHING" if rows.keep else ""
     places = ", ".join("?" * len(rows.columns))
-    db.executemany(f"{verb} INTO {rows.table} ({', '.join(rows.columns)}) VALUES ({places})", rows.rows)
+    db.executemany(f"{verb} INTO {rows.table} ({', '.join(rows.columns)}) VALUES ({places}){rest}", rows.rows)
 
 
 class SQLiteStore(SQLStore):

@@ -22,9 +22,7 @@ from lifecycle.observe.eventlog.entries import describe
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from lifecycle.control.lanes import LaneInfo
-    from lifecycle.control.routing import RouteInfo
-    from lifecycle.control.source_runner import SourceInfo
+    from lifecycle.control.records import LaneInfo, RouteInfo, SourceInfo
     from lifecycle.observe.eventlog.entries import Entry
     from lifecycle.observe.eventlog.recorder import Failure
 

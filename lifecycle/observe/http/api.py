@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from lifecycle._net import peer
-from lifecycle.errors import InvalidPattern
+from lifecycle.errors import FlowError, InvalidPattern, JournalError
 from lifecycle.observe.console import TooMany
 from lifecycle.observe.http.guard import Refused
 from lifecycle.observe.http.server import (
@@ -66,6 +66,8 @@ def api_routes(console: Console) -> list[web.RouteDef]:
         web.get("/api/diagram", api.diagram),
         web.get("/api/tasks", api.tasks),
         web.get("/api/stacks", api.stacks),
+        web.get("/api/flows", api.flows),
+        web.get("/api/flow", api.flow),
         web.get("/api/logs", api.logs),
         web.get("/api/logs/stream", api.logs_stream, allow_head=False),
         web.get("/api/attach", api.attach, allow_head=False),
@@ -138,6 +140,23 @@ class _Api:
 
     async def routes(self, _: web.Request) -> web.Response:
         return json_response(self._console.routes())
+
+    async def flows(self, request: web.Request) -> web.Response:
+        limit = _count(request.query.get("limit", str(_DEFAULT_LIMIT)))
+        try:
+            return json_response(await self._console.flows(request.query.get("state", "WAITING"), limit))
+        except ValueError as error:
+            raise Refused(400, str(error)) from None
+        except JournalError as error:
+            raise Refused(503, str(error)) from None
+
+    async def flow(self, request: web.Request) -> web.Response:
+        try:
+            return json_response(await self._console.flow(request.query.get("id", "")))
+        except FlowError as error:
+            raise Refused(404, str(error)) from None
+        except JournalError as error:
+            raise Refused(503, str(error)) from None
 
     # -- commands --------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from lifecycle._text import plural
-from lifecycle.control.router import RouterState
-from lifecycle.control.routing import RouteInfo
-from lifecycle.control.source_runner import SourceInfo
+from lifecycle.control.records import RouteInfo, RouterState, SourceInfo
 from lifecycle.flows.records import RunInfo
 from lifecycle.observe.mermaid.labels import (
     lifetime_lines,

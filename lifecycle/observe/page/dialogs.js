@@ -1,4 +1,4 @@
-// The dialogs: the token, a confirmation, the command line, and the keyboard shortcuts.
+// The dialogs: the token, a confirmation, a signal, the command line, and the keyboard shortcuts.
 
 import { live } from "./vendor/lit-html/directives/live.js";
 import { visible } from "./format.js";
@@ -14,6 +14,9 @@ export class Dialogs {
   #after = null;
   #wrong = "";
   #question = null;
+  // The workflow that receives a signal, and the error in the data.
+  #receiver = "";
+  #unreadable = "";
   #commands = [];
   #line = "";
   #words = [];
@@ -29,7 +32,7 @@ export class Dialogs {
   }
 
   draw() {
-    return html`${this.#tokens()}${this.#confirming()}${this.#commanding()}${this.#help()}`;
+    return html`${this.#tokens()}${this.#confirming()}${this.#signalling()}${this.#commanding()}${this.#help()}`;
   }
 
   show(name) {
@@ -93,6 +96,40 @@ export class Dialogs {
       <p class="buttons end"><button class="ghost" autofocus>Cancel</button><button class="danger" @click=${() => act?.()}>${verb}</button></p>
     </form></dialog>`;
   }
+
+  // -- a signal ------------------------------------------------------------------------------------------------
+
+  /** Ask for the data of a signal to a workflow. ``name`` is the suggested name of the signal. */
+  signal(receiver, name) {
+    this.#receiver = receiver;
+    this.#unreadable = "";
+    this.show("signal");
+    document.getElementById("signal-name").value = name;
+  }
+
+  #signalling() {
+    return html`<dialog id="dialog-signal" aria-labelledby="signal-title"><form method="dialog" @submit=${this.#sendSignal}>
+      <h2 id="signal-title">Signal ${visible(this.#receiver)}</h2>
+      <p><input id="signal-name" placeholder="Name" aria-label="Name" autocomplete="off" spellcheck="false" required></p>
+      <input id="signal-data" class="mono" placeholder="Data as JSON, such as true" aria-label="Data as JSON" autocomplete="off" spellcheck="false" aria-describedby="signal-wrong">
+      <p class="wrong" id="signal-wrong" role="alert">${this.#unreadable}</p>
+      <p class="buttons end"><button type="button" class="ghost" @click=${() => this.#close("signal")}>Cancel</button><button class="primary">Send</button></p>
+    </form></dialog>`;
+  }
+
+  #sendSignal = (event) => {
+    event.preventDefault();
+    const [name, data] = ["signal-name", "signal-data"].map((id) => document.getElementById(id).value.trim());
+    try {
+      JSON.parse(data || "null");
+    } catch (error) {
+      this.#unreadable = `The data is not JSON: ${error.message}`;
+      this.app.draw();
+      return;
+    }
+    this.#close("signal");
+    this.app.command(["flows", "signal", this.#receiver, name, data || "null"]);
+  };
 
   // -- the command line ----------------------------------------------------------------------------------------
 

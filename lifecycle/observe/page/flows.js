@@ -1,10 +1,14 @@
-// Flows as live diagrams: tasks with their states, laid out in layers.
+// Flows as live diagrams: tasks with their states, laid out in layers. Workflows as timelines, also those that wait.
 
 import { Graph, layout } from "./vendor/dagre/dagre.esm.js";
-import { tone, visible } from "./format.js";
+import { age, tone, visible } from "./format.js";
+import { told } from "./net.js";
 import { bar, html, nothing, panel, repeat, status, svg } from "./parts.js";
 
 const HEIGHT = 30, PAD = 22, MOST = 24, WIDEST = 220;
+
+// Workflows in these states are not in memory. They are read from the stores every few milliseconds, up to a limit.
+const STORED = ["WAITING", "FAILURE"], EVERY = 3000, LIMIT = 100;
 
 export class Flows {
   // Layouts by flow. They are recomputed only when the flow's structure changes.
@@ -12,12 +16,25 @@ export class Flows {
   #open = new Set();
   #closed = new Set();
 
+  #stored = [];
+
   constructor(app) {
     this.app = app;
+    setInterval(() => this.#read(), EVERY);
   }
 
   get any() {
-    return this.app.store.of("flow").length > 0;
+    return this.app.store.of("flow").length > 0 || this.#stored.length > 0;
+  }
+
+  /** Load the workflows that wait or have failed, if the program has a store open and the page is visible. */
+  async #read() {
+    if (document.hidden || !this.app.store.of("component").some((each) => each.runs !== undefined)) return;
+    try {
+      const lists = await Promise.all(STORED.map((state) => told(`/api/flows?state=${state}&limit=${LIMIT}`)));
+      this.#stored = lists.flat().filter((each) => each.kind === "workflow");
+    } catch { /* the next attempt may succeed */ }
+    this.app.draw();
   }
 
   draw() {
@@ -26,10 +43,22 @@ export class Flows {
     const shown = flows.slice(0, MOST);
     return panel("flows", "Flows", {
       wide: true,
-      note: flows.length,
+      note: flows.length + this.#stored.length,
       body: html`<div class="flows">${repeat(shown, (flow) => flow.id, (flow, place) => this.#flow(flow, place))}
-        ${flows.length > MOST ? html`<p class="foot">${flows.length - MOST} more; <code>lifecycle flows</code> lists all of them.</p>` : nothing}</div>`,
+        ${flows.length > MOST ? html`<p class="foot">${flows.length - MOST} more; <code>lifecycle flows</code> lists all of them.</p>` : nothing}
+        ${repeat(this.#stored, (each) => `${each.id} ${each.name}`, (each) => this.#waiting(each))}
+        ${this.#stored.length >= LIMIT ? html`<p class="foot">At most ${LIMIT} waiting and ${LIMIT} failed ones are shown; <code>lifecycle flows</code> lists all.</p>` : nothing}</div>`,
     });
+  }
+
+  #waiting(each) {
+    const now = this.app.store.now();
+    const due = each.due ? (each.due > now ? `due in ${age(each.due - now)}` : "due now") : "";
+    return html`<article class="flow stored"><header>
+      <button class="plain" @click=${() => this.app.inspect({ flow: each.id })}><b><bdi>${visible(each.name)}</bdi></b></button>
+      <code class="quiet clip">${visible(each.id)}</code>${status(each.state.toLowerCase())}
+      <span class="quiet">${each.error ? visible(each.error) : due}</span>
+    </header></article>`;
   }
 
   #flow(flow, place) {
@@ -41,13 +70,13 @@ export class Flows {
     return html`<article class="flow">
       <header>
         <button class="plain" aria-expanded=${open} @click=${() => this.#toggle(flow.id, open)}><b><bdi>${name}</bdi></b></button>
-        <code class="quiet clip">${visible(String(flow.flow))}</code>
+        <button class="plain clip" aria-label="Details of ${name}" @click=${() => this.app.inspect({ flow: flow.flow })}><code class="quiet">${visible(String(flow.flow))}</code></button>
         ${status(flow.status)}
         ${bar([...tally], `${tally.get("done") ?? 0} of ${steps.length} done`)}
         <span class="number quiet">${tally.get("done") ?? 0}/${steps.length}</span>
       </header>
       ${flow.error ? html`<p class="error">${visible(flow.error)}</p>` : nothing}
-      ${open ? this.#diagram(flow, name) : nothing}
+      ${!open ? nothing : isWorkflow(this.app.store, flow.id) ? this.#timeline(flow, steps) : this.#diagram(flow, name)}
     </article>`;
   }
 
@@ -55,6 +84,13 @@ export class Flows {
     (open ? this.#open : this.#closed).delete(id);
     (open ? this.#closed : this.#open).add(id);
     this.app.draw();
+  }
+
+  #timeline(flow, steps) {
+    return html`<ol class="timeline">${repeat(steps.slice(-MOST), (step) => step.id, (step) => html`<li>
+      <button class="plain" @click=${() => this.app.inspect({ flow: flow.flow })}>${visible(step.name)}</button>
+      <span class="quiet">${step.type}</span>${status(step.status)}${step.attempt > 1 ? html`<span class="number">×${step.attempt}</span>` : nothing}
+    </li>`)}</ol>`;
   }
 
   #diagram(flow, name) {
@@ -93,6 +129,10 @@ export class Flows {
 
 function items(store, id) {
   return store.below(id).filter((node) => node.kind === "item");
+}
+
+function isWorkflow(store, id) {
+  return items(store, id)[0]?.type === "workflow";
 }
 
 function leaves(store, id) {

@@ -1,4 +1,4 @@
-// Details of the selected item: a node with its commands, or an event with its tree.
+// Details of the selected item: a node with its commands, an event with its tree, or a stored flow with its steps.
 
 import { age, bytes, clock, duration, tone, visible } from "./format.js";
 import { told } from "./net.js";
@@ -11,11 +11,16 @@ const HIDDEN = new Set(["id", "kind", "parent", "name", "status", "error", "foll
 
 const OUTPUT = new Set(["process", "container"]);
 
+// The states in which a workflow can be retried, and in which a step has ended.
+const RETRIED = new Set(["FAILURE", "REVERTED", "CANCELLED"]), ENDED = new Set(["SUCCESS", "FAILURE"]);
+
 export class Inspector {
   #target = null;
   #trace = null;
   // The output of the selected process: its lines, or an error; null until it arrives.
   #output = null;
+  // The selected flow as stored, or an error; null until it arrives.
+  #flow = null;
   #timer = 0;
   #from = null;
 
@@ -30,9 +35,10 @@ export class Inspector {
   show(target) {
     if (!this.open) this.#from = document.activeElement;
     this.#target = target;
-    this.#trace = this.#output = null;
+    this.#trace = this.#output = this.#flow = null;
     clearTimeout(this.#timer);
-    if (target.event !== undefined) this.#fetch(target.event);
+    if (target.flow !== undefined) this.#follow(target);
+    else if (target.event !== undefined) this.#fetch(target.event);
     else this.#read(target);
     this.app.draw();
     requestAnimationFrame(() => document.getElementById("inspector")?.focus());
@@ -47,8 +53,8 @@ export class Inspector {
 
   draw() {
     if (!this.open) return nothing;
-    const { node, event } = this.#target;
-    const [kind, title, body] = node === undefined ? this.#event(event) : this.#node(node);
+    const { node, event, flow } = this.#target;
+    const [kind, title, body] = flow !== undefined ? this.#stored(flow) : node === undefined ? this.#event(event) : this.#node(node);
     return html`<aside id="inspector" tabindex="-1" aria-label="Details">
       <header><span class="what">${kind}</span><h2><bdi>${title}</bdi></h2><button class="ghost" aria-label="Close" @click=${() => this.close()}>${icon("close")}</button></header>
       <div class="scrolls">${body}</div>
@@ -156,5 +162,78 @@ export class Inspector {
         <i class="dot ${tone(each.what)}"></i><span class="mono clip"><bdi>${visible(each.topic)}</bdi></span><span class="quiet">${each.what}</span><span class="number">${duration(each.duration)}</span>
       </button></li>`)}</ol>
       ${this.#trace.length > 500 ? html`<p class="foot">${this.#trace.length - 500} more</p>` : nothing}`;
+  }
+
+  // -- stored flows --------------------------------------------------------------------------------------------------
+
+  /** Load the flow now, and again every second while it is shown. */
+  async #follow(target) {
+    let flow;
+    try {
+      flow = await told(`/api/flow?${new URLSearchParams({ id: target.flow })}`);
+    } catch (error) {
+      flow = error;
+    }
+    if (this.#target !== target) return;
+    this.#flow = flow;
+    this.app.draw();
+    this.#timer = setTimeout(() => this.#follow(target), EVERY);
+  }
+
+  #stored(id) {
+    const flow = this.#flow;
+    if (flow === null) return ["flow", visible(id), html`<p class="empty">…</p>`];
+    if (flow instanceof Error) return ["flow", visible(id), html`<p class="empty">${visible(flow.message)}</p>`];
+    const facts = [
+      ["id", visible(flow.id)], ["started", flow.created && clock(flow.created)], ["changed", flow.changed && clock(flow.changed)],
+      ["due", flow.due && this.#due(flow.due)], ["parent", flow.parent && this.#link(flow.parent)],
+      ["signals not received", visible(flow.signals.join(", "))], ["result", flow.result !== null && this.#value("result", flow.result)],
+    ].filter(([, value]) => value);
+    return [flow.kind, visible(flow.name), html`
+      <p>${status(flow.state.toLowerCase())}</p>
+      ${flow.error ? html`<pre class="error">${flow.error}</pre>` : nothing}
+      ${flow.kind === "workflow" ? this.#controls(flow) : nothing}
+      <dl class="facts long">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
+      <h3>Steps</h3><ol class="steps">${repeat(flow.steps, (step) => step.name, (step) => this.#step(flow, step))}</ol>`];
+  }
+
+  #controls(flow) {
+    const retry = () => this.app.command(["flows", "retry", flow.id]);
+    if (RETRIED.has(flow.state)) return html`<p class="buttons"><button id="flow-retry" @click=${retry}>${icon("reload")}<span>Retry</span></button></p>`;
+    if (flow.state === "SUCCESS") return nothing;
+    const awaited = flow.steps.find((step) => step.kind === "wait" && step.state === "RUNNING");
+    return html`<p class="buttons">
+      <button id="flow-signal" @click=${() => this.app.dialogs.signal(flow.id, awaited?.name.replace(/^\S+ /, "") ?? "")}>${icon("play")}<span>Signal…</span></button>
+      <button id="flow-cancel" class="stops" @click=${() => this.#cancel(flow)}>${icon("stop")}<span>Cancel…</span></button></p>`;
+  }
+
+  #cancel(flow) {
+    this.app.dialogs.confirm({
+      title: `Cancel ${visible(flow.id)}?`,
+      text: "Its running steps are cancelled, and its undo functions run.",
+      verb: "Cancel the workflow",
+      act: () => this.app.command(["flows", "cancel", flow.id]),
+    });
+  }
+
+  #step(flow, step) {
+    const number = step.name.split(" ")[0];
+    const retried = flow.kind === "workflow" && RETRIED.has(flow.state) && /^\d/.test(number) && step.kind !== "undo";
+    return html`<li>
+      <p><b class="clip"><bdi>${visible(step.name)}</bdi></b><span class="quiet">${step.kind}</span>${status(step.state.toLowerCase())}${step.attempt > 1 ? html`<span class="number">×${step.attempt}</span>` : nothing}</p>
+      <p class="quiet">${step.due && !ENDED.has(step.state) ? this.#due(step.due) : step.at ? clock(step.at) : nothing}
+        ${step.child ? this.#link(step.child) : nothing}
+        ${retried ? html`<button class="small" aria-label="Retry from ${visible(step.name)}" @click=${() => this.app.command(["flows", "retry", flow.id, number])}>Retry from here</button>` : nothing}</p>
+      ${step.error ? html`<pre class="error">${step.error}</pre>` : step.result === null ? nothing : html`<code class="block">${visible(JSON.stringify(step.result))}</code>`}
+    </li>`;
+  }
+
+  #link(id) {
+    return html`<button class="plain" @click=${() => this.show({ flow: id })}><bdi>${visible(id)}</bdi></button>`;
+  }
+
+  #due(time) {
+    const left = time - this.app.store.now();
+    return left > 0 ? `due in ${age(left)}` : "due now";
   }
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
 import sqlite3
 import sys
@@ -12,10 +11,8 @@ from contextlib import asynccontextmanager, closing, suppress
 from typing import TYPE_CHECKING
 
 import psutil
-import pytest
 
 from lifecycle.flows import Flows, JobQueue, JobState
-from tests.chaos.jobs import storm
 from tests.realtime.flows._worker import SLOW
 
 if TYPE_CHECKING:
@@ -24,9 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LIMIT = 30.0
-SECONDS = 120.0 if "LIFECYCLE_CHAOS" in os.environ else 4.0
-ON_SERVER = 120.0 if "LIFECYCLE_CHAOS" in os.environ else 2.0
-SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
 
 
 @asynccontextmanager
@@ -131,25 +125,3 @@ async def test_a_worker_elsewhere_is_notified_of_a_new_job(tmp_path: Path) -> No
             await queue.enqueue("slow", id="two")
             assert await said(process) == "working"
             assert (await queue.get("two")).state is JobState.CLAIMED
-
-
-@pytest.mark.timeout(600)
-async def test_no_kill_and_no_stop_loses_a_job_or_has_two_write() -> None:
-    print(f"LIFECYCLE_SEED={SEED}")
-    result = await storm(SECONDS, seed=SEED, kills=3)
-    print(result.speed)
-    print(result)
-    assert result.lost == []
-    assert result.double == []
-    assert result.jobs
-
-
-@pytest.mark.engine("postgres")
-@pytest.mark.timeout(600)
-async def test_no_kill_loses_a_job_or_has_two_write_on_a_server_that_is_killed_too() -> None:
-    print(f"LIFECYCLE_SEED={SEED}")
-    result = await storm(ON_SERVER, seed=SEED, kills=2, store="postgres")
-    print(result)
-    assert result.lost == []
-    assert result.double == []
-    assert result.jobs

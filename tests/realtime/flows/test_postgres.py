@@ -218,6 +218,29 @@ async def test_flows_and_workers_live_through_the_end_of_the_server(mortal: post
             assert await (await enqueuing) == "SUCCESS"
 
 
+async def test_a_job_that_is_enqueued_during_a_restart_is_claimed_at_once(mortal: postgres.Postgres) -> None:
+    """With a lease of one hour, polling alone would take twenty minutes."""
+    url, one = mortal.url(), linear("one", task(lambda: 1, name="a"))
+    async with Flows(url) as flows, Flows(url) as others, working(flows, one, lease=HOUR):
+        assert await (await JobQueue(others).enqueue("one")) == "SUCCESS"
+        mortal.stop()
+        enqueuing = asyncio.create_task(JobQueue(others).enqueue("one"))
+        await asyncio.to_thread(mortal.start)
+        async with asyncio.timeout(LIMIT):
+            assert await (await enqueuing) == "SUCCESS"
+
+
+async def test_the_server_does_not_close_the_idle_connection_that_listens() -> None:
+    server = postgres.server()
+    sessions = "SELECT pid FROM pg_stat_activity WHERE application_name = 'idle'"
+    async with Flows(f"{server.cleared()}%20-cidle_session_timeout%3D500&application_name=idle") as flows:
+        ((listening,),) = server.execute(f"{sessions} AND query LIKE '%advisory_lock%'")
+        # The connection for queries is used last, and closed when it has been idle for long enough.
+        assert await flows.store.flows() == []
+        await until(lambda: len(server.execute(sessions)) == 1)
+        assert server.execute(sessions) == [(listening,)]
+
+
 async def test_a_process_that_was_cut_off_is_present_and_notifies_again() -> None:
     server = postgres.server()
     url = f"{server.cleared()}&application_name=cut"
@@ -472,4 +495,4 @@ async def test_the_jobs_of_each_flow_have_an_order_of_their_own_in_the_index() -
         ((index,),) = db.execute(
             "SELECT indexdef FROM pg_indexes WHERE indexname = 'lifecycle_jobs_ready' AND schemaname = current_schema()"
         )
-    assert "(flow, rank, number)" in index
+    assert "(queue, flow, rank, number)" in index

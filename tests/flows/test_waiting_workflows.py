@@ -1,0 +1,576 @@
+"""Workflows that wait: timers, signals, cancellation, children, patches, and jobs that are parked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lifecycle.errors import FlowCancelled, FlowError, InvalidState, StepFailed
+from lifecycle.flows import (
+    Flows,
+    FlowState,
+    JobQueue,
+    Times,
+    child,
+    gather,
+    linear,
+    patch,
+    sleep,
+    step,
+    task,
+    undo,
+    wait_for,
+    workflow,
+)
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from lifecycle.flows import Run
+
+# The timer of open Flows may look for workflows that are due when a test ends.
+pytestmark = pytest.mark.keeps_tasks
+
+LIMIT = 60.0
+
+#: The calls of the step functions of a test, in order.
+CALLS: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def calls() -> Iterator[list[Any]]:
+    """An empty list of calls."""
+    CALLS.clear()
+    yield CALLS
+    CALLS.clear()
+
+
+async def note(value: Any) -> Any:
+    """Record a call, and return its argument."""
+    CALLS.append(value)
+    return value
+
+
+async def parked(run: Run[Any]) -> None:
+    """Wait until a workflow is parked."""
+    await until(lambda: run.parked)
+
+
+# -- timers ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_long_sleep_needs_no_task_and_ends_in_time(flows: Flows) -> None:
+    @workflow
+    async def order() -> list[str]:
+        before = await step(note, "before")
+        await sleep(2.5)
+        return [before, await step(note, "after")]
+
+    run = flows.start(order, id="one")
+    await parked(run)
+    assert (run.state, flows.runs, len(run.steps)) == (FlowState.WAITING, (), 0)
+    row = await flows.store.get("one")
+    assert row is not None
+    assert row.due > 0
+    assert await run == ["before", "after"]
+    assert CALLS == ["before", "after"]
+
+
+async def test_a_sleep_continues_while_the_program_does_not_run(reopened: Callable[[], Flows]) -> None:
+    @workflow
+    async def order() -> str:
+        await sleep(2.5)
+        return "awake"
+
+    async with reopened() as flows:
+        await parked(flows.start(order, id="one"))
+    async with reopened() as flows:
+        assert await flows.recover(order) == []
+        assert await flows.wait("one") == "awake"
+
+
+async def test_a_workflow_without_references_is_continued_by_the_timer(flows: Flows) -> None:
+    @workflow
+    async def order(n: int) -> int:
+        await sleep(2)
+        return n
+
+    for n in range(20):
+        flows.start(order, n, id=str(n))
+    assert await asyncio.gather(*(flows.wait(str(n)) for n in range(20))) == list(range(20))
+
+
+async def test_a_retry_that_is_due_later_is_parked(flows: Flows) -> None:
+    failures = iter([OSError("x")])
+
+    async def failing() -> str:
+        for error in failures:
+            raise error
+        return "done"
+
+    @workflow
+    async def order() -> str:
+        return await step(failing, retry=Times(2, 2.5))
+
+    run = flows.start(order)
+    await parked(run)
+    assert await run == "done"
+
+
+async def test_branches_wait_at_the_same_time(flows: Flows) -> None:
+    async def branch(seconds: float) -> float:
+        await sleep(seconds)
+        return await step(note, seconds)
+
+    @workflow
+    async def order() -> list[float]:
+        return await gather(branch(2.6), branch(1.6), branch(0.1))
+
+    run = flows.start(order)
+    await parked(run)
+    assert CALLS == [0.1]
+    assert await run == [2.6, 1.6, 0.1]
+    assert CALLS == [0.1, 1.6, 2.6]
+
+
+async def test_a_workflow_with_a_running_step_is_not_parked(flows: Flows) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        begun.set()
+        await go.wait()
+
+    @workflow
+    async def order() -> None:
+        await gather(sleep(1.7), step(slow))
+
+    run = flows.start(order)
+    await begun.wait()
+    await asyncio.sleep(1.5)
+    assert run.running
+    go.set()
+    await run
+
+
+async def test_cleaning_up_when_a_workflow_is_parked_starts_nothing(flows: Flows) -> None:
+    @workflow
+    async def order() -> None:
+        try:
+            await sleep(2)
+        finally:
+            await step(note, "finally")
+
+    run = flows.start(order)
+    await parked(run)
+    assert CALLS == []
+    await run
+    assert CALLS == ["finally"]
+
+
+async def test_flows_that_are_opened_again_continue_workflows_that_wait() -> None:
+    @workflow
+    async def order() -> str:
+        await sleep(3)
+        return "awake"
+
+    flows = Flows()
+    async with flows:
+        await parked(flows.start(order, id="one"))
+    async with flows:
+        await flows.recover(order)
+        assert await flows.wait("one") == "awake"
+
+
+# -- signals -----------------------------------------------------------------------------------------------------------
+
+
+@workflow
+async def approvals(count: int) -> list[Any]:
+    return [await wait_for("approval") for _ in range(count)]
+
+
+async def test_signals_arrive_in_order_whether_they_are_sent_before_or_while_waiting(flows: Flows) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        begun.set()
+        await go.wait()
+
+    @workflow
+    async def order() -> list[Any]:
+        await step(slow)
+        return await approvals(4)
+
+    run = flows.start(order, id="one")
+    await begun.wait()
+    await flows.signal("one", "approval", {"n": 1})
+    await flows.signal("one", "other")
+    await flows.signal("one", "approval", 2)
+    go.set()
+    await until(lambda: len(run.steps) == 4)
+    await flows.signal("one", "approval", 3)
+    await parked(run)
+    await flows.signal("one", "approval", 4)
+    assert await run == [{"n": 1}, 2, 3, 4]
+
+
+async def test_a_signal_with_a_key_is_received_once(flows: Flows) -> None:
+    run = flows.start(approvals, 2, id="one")
+    await run.stored()
+    for _ in range(3):
+        await flows.signal("one", "approval", 1, key="a")
+    await flows.signal("one", "approval", 2, key="b")
+    assert await run == [1, 2]
+
+
+async def test_signals_are_received_after_a_restart_and_only_once(reopened: Callable[[], Flows]) -> None:
+    async with reopened() as flows:
+        run = flows.start(approvals, 2, id="one")
+        await run.stored()
+        await flows.signal("one", "approval", 1)
+        await parked(run)
+    async with reopened() as flows:
+        await flows.recover(approvals)
+        await flows.signal("one", "approval", 2)
+        assert await flows.wait("one") == [1, 2]
+
+
+async def test_two_branches_receive_one_signal_each(flows: Flows) -> None:
+    @workflow
+    async def order() -> list[Any]:
+        return await gather(wait_for("go"), wait_for("go"))
+
+    run = flows.start(order, id="one")
+    await parked(run)
+    await flows.signal("one", "go", "a")
+    await until(lambda: run.running)
+    await flows.signal("one", "go", "b")
+    assert sorted(await run) == ["a", "b"]
+
+
+async def test_a_wait_with_a_limit_raises_live_and_after_a_restart(reopened: Callable[[], Flows]) -> None:
+    @workflow
+    async def order() -> str:
+        try:
+            await wait_for("approval", timeout=1.5)
+        except TimeoutError:
+            await sleep(1.5)
+            return "late"
+        return "approved"
+
+    async with reopened() as flows:
+        run = flows.start(order, id="one")
+        await until(lambda: "2 sleep" in run.steps)
+        await parked(run)
+        assert await run == "late"
+        await run.again()
+        assert await run == "late"
+
+
+@pytest.mark.usefixtures("clock")
+async def test_a_wait_without_time_to_wait_raises_even_at_virtual_time_zero() -> None:
+    @workflow
+    async def order() -> None:
+        await wait_for("approval", timeout=0)
+
+    async with Flows() as flows, asyncio.timeout(LIMIT):
+        with pytest.raises(TimeoutError, match="no signal 'approval' in time"):
+            await flows.start(order)
+
+
+async def test_signals_that_cannot_be_received_are_refused(flows: Flows) -> None:
+    @workflow
+    async def order() -> None: ...
+
+    await flows.start(order, id="one")
+    with pytest.raises(InvalidState, match="has ended as SUCCESS"):
+        await flows.signal("one", "approval")
+    with pytest.raises(FlowError, match="no flow in this store has the id 'two'"):
+        await flows.signal("two", "approval")
+    with pytest.raises(FlowError, match="cannot be stored as JSON"):
+        await flows.signal("one", "approval", {1})
+    for name in ("", "lifecycle.cancel"):
+        with pytest.raises(ValueError, match="must not be empty or begin with"):
+            await flows.signal("one", name)
+
+
+# -- cancellation ------------------------------------------------------------------------------------------------------
+
+
+async def _waits_for_ever() -> None:
+    CALLS.append("slow")
+    await asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda: step(_waits_for_ever),
+        lambda: sleep(0.5),
+        lambda: sleep(1000),
+        lambda: wait_for("approval"),
+        lambda: child(approvals, 1),
+        lambda: gather(sleep(1000), step(_waits_for_ever), wait_for("approval")),
+        lambda: step(note, 1, retry=Times(2, 1000, on=TypeError)),
+    ],
+    ids=["step", "short sleep", "sleep", "wait", "child", "gather", "between"],
+)
+async def test_a_workflow_is_cancelled_at_each_operation(flows: Flows, operation: Callable[[], Any]) -> None:
+    @workflow
+    async def order() -> None:
+        undo(note, "undone")
+        await step(note, "begin")
+        while True:
+            await operation()
+
+    run = flows.start(order, id="one")
+    await until(lambda: "begin" in CALLS)
+    await flows.cancel("one")
+    with pytest.raises(FlowCancelled, match="flow 'one' was cancelled"):
+        await run
+    assert run.state is FlowState.CANCELLED
+    assert [CALLS.count("undone"), CALLS[-1]] == [1, "undone"]
+    await flows.cancel("one")
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_parked_workflow_is_cancelled_with_its_child(
+    reopened: Callable[[], Flows], restart: bool
+) -> None:  # a parameter of the test
+    @workflow
+    async def inner() -> None:
+        undo(note, "inner undone")
+        await wait_for("never")
+
+    @workflow
+    async def outer() -> None:
+        undo(note, "outer undone")
+        await child(inner, id="in")
+
+    async with reopened() as flows:
+        run = flows.start(outer, id="out")
+        await parked(run)
+        if not restart:
+            await flows.cancel("out")
+            with pytest.raises(FlowCancelled):
+                await run
+    if restart:
+        async with reopened() as flows:
+            await flows.recover(outer, inner)
+            await flows.cancel("out")
+            with pytest.raises(FlowCancelled):
+                await flows.wait("out")
+            assert (await flows.get("in")).state is FlowState.CANCELLED
+    assert CALLS == ["inner undone", "outer undone"]
+
+
+async def test_the_result_of_a_step_that_ends_while_it_is_cancelled_is_undone(flows: Flows) -> None:
+    begun = asyncio.Event()
+
+    async def stubborn() -> str:
+        begun.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            return "charge"
+        return ""
+
+    @workflow
+    async def order() -> None:
+        charge = await step(stubborn)
+        undo(note, charge)
+        await step(note, "ship")
+
+    run = flows.start(order, id="one")
+    await begun.wait()
+    await flows.cancel("one")
+    with pytest.raises(FlowCancelled):
+        await run
+    assert CALLS == ["charge"]
+
+
+async def test_a_cancelled_workflow_can_start_over(flows: Flows) -> None:
+    run = flows.start(approvals, 1, id="one")
+    await parked(run)
+    await flows.cancel("one")
+    with pytest.raises(FlowCancelled):
+        await run
+    await run.again()
+    await until(lambda: run.state is not FlowState.CANCELLED)
+    await flows.signal("one", "approval", 5)
+    assert await run == [5]
+
+
+async def test_a_flow_of_tasks_cannot_be_cancelled(flows: Flows) -> None:
+    await flows.start(linear("f", task(note)), id="one", value=1)
+    with pytest.raises(FlowError, match="is not a workflow, so it cannot be cancelled"):
+        await flows.cancel("one")
+    with pytest.raises(FlowError, match="no flow in this store"):
+        await flows.cancel("two")
+
+
+# -- children ----------------------------------------------------------------------------------------------------------
+
+
+@workflow
+async def invoice(n: int) -> int:
+    await sleep(0.1)
+    if n < 0:
+        raise ValueError("negative")
+    return await step(note, n)
+
+
+@pytest.mark.parametrize("wait", [0.1, 2.5])
+async def test_a_child_has_its_own_id_and_returns_its_result(flows: Flows, wait: float) -> None:
+    @workflow
+    async def inner(n: int) -> int:
+        await sleep(wait)
+        return await step(note, n)
+
+    @workflow
+    async def outer() -> list[Any]:
+        both = await gather(child(inner, 1), child(inner, 2, id="mine"))
+        return [*both, await child(linear("f", task(note, name="result")), value=3)]
+
+    run = flows.start(outer, id="out")
+    assert await run == [1, 2, {"result": 3}]
+    rows = await flows.store.flows()
+    assert [(row.id, row.parent, row.state) for row in rows] == [
+        ("out", "", "SUCCESS"),
+        ("out/1", "out", "SUCCESS"),
+        ("mine", "out", "SUCCESS"),
+        ("out/4", "out", "SUCCESS"),
+    ]
+
+
+async def test_a_child_that_fails_raises_and_continues_when_its_parent_does(flows: Flows) -> None:
+    failures = iter([OSError("x")])
+
+    async def failing() -> str:
+        CALLS.append("failing")
+        for error in failures:
+            raise error
+        return "done"
+
+    @workflow
+    async def inner() -> str:
+        await step(note, "once")
+        return await step(failing)
+
+    @workflow
+    async def outer() -> str:
+        return await child(inner)
+
+    run = flows.start(outer, id="out")
+    with pytest.raises(StepFailed, match=r"^'1 inner' failed: StepFailed: '2 failing' failed: OSError: x$"):
+        await run
+    assert run.state is FlowState.FAILURE
+    await run.again()
+    assert await run == "done"
+    assert CALLS == ["once", "failing", "failing"]
+
+
+async def test_children_continue_after_a_restart_with_their_parent(reopened: Callable[[], Flows]) -> None:
+    begun = asyncio.Event()
+
+    async def slow() -> str:
+        begun.set()
+        if len(CALLS) == 1:
+            await asyncio.get_running_loop().create_future()
+        return "done"
+
+    @workflow
+    async def inner() -> str:
+        await step(note, "once")
+        if begun.is_set():
+            CALLS.append("run")
+        return await step(slow)
+
+    @workflow
+    async def outer() -> str:
+        return await child(inner)
+
+    async with reopened() as flows:
+        flows.start(outer, id="out")
+        await begun.wait()
+    async with reopened() as flows:
+        (run,) = await flows.recover(outer)
+        assert await run == "done"
+    assert CALLS == ["once", "run"]
+
+
+async def test_a_child_whose_id_is_taken_fails(flows: Flows) -> None:
+    await flows.start(approvals, 0, id="taken")
+
+    @workflow
+    async def outer() -> None:
+        await child(approvals, 0, id="taken")
+
+    with pytest.raises(FlowError, match="belongs to another flow, not to a child of 'out'"):
+        await flows.start(outer, id="out")
+
+
+# -- patches -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_patch_keeps_the_old_code_for_workflows_that_were_past_it(reopened: Callable[[], Flows]) -> None:
+    patched = False
+
+    @workflow
+    async def order() -> str:
+        await step(note, "first")
+        old = "old" if not patched else ("new" if patch("check") else "old")
+        await step(note, old)
+        await wait_for("go")
+        return f"{old} {patched and patch('check')}"
+
+    async with reopened() as flows:
+        await parked(flows.start(order, id="before"))
+    patched = True
+    async with reopened() as flows:
+        await flows.recover(order)
+        await parked(flows.start(order, id="after"))
+        for each in ("before", "after"):
+            await flows.signal(each, "go")
+        assert await flows.wait("before") == "old False"
+        assert await flows.wait("after") == "new True"
+    assert CALLS == ["first", "old", "first", "new"]
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_job_whose_workflow_waits_is_parked_and_continues(flows: Flows) -> None:
+    @workflow
+    async def order(n: int) -> list[Any]:
+        await sleep(1.5)
+        return [n, await wait_for("approval")]
+
+    queue = JobQueue(flows, max_attempts=1)
+    working = asyncio.create_task(queue.work({"order": order}, concurrency=1))
+    jobs = [await queue.enqueue("order", id=str(n), n=n) for n in range(3)]
+    for job in jobs:
+        await flows.signal(job.id, "approval", "yes")
+    assert [await job for job in jobs] == ["SUCCESS"] * 3
+    assert [await flows.wait(str(n)) for n in range(3)] == [[n, "yes"] for n in range(3)]
+    assert [(await queue.get(str(n))).attempts for n in range(3)] == [1, 1, 1]
+    working.cancel()
+    await asyncio.wait([working])
+
+
+async def test_a_job_is_cancelled_before_it_starts_and_while_it_waits(flows: Flows) -> None:
+    queue = JobQueue(flows)
+    jobs = [await queue.enqueue("approvals", id=each, count=1) for each in ("early", "late")]
+    await flows.cancel("early")
+    working = asyncio.create_task(queue.work({"approvals": approvals}))
+    assert await jobs[0] == "CANCELLED"
+    async with asyncio.timeout(LIMIT):
+        while (row := await flows.store.get("late")) is None or row.state != FlowState.WAITING:
+            await asyncio.sleep(0.05)
+    await flows.cancel("late")
+    assert await jobs[1] == "CANCELLED"
+    working.cancel()
+    await asyncio.wait([working])
