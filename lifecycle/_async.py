@@ -8,9 +8,19 @@ import time
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
+    from contextvars import Context
 
-__all__ = ["Condition", "cancel_later", "is_async", "shield", "wait_within", "wall_clock", "was_cancelled"]
+__all__ = [
+    "Condition",
+    "cancel_later",
+    "is_async",
+    "shield",
+    "start_task",
+    "wait_within",
+    "wall_clock",
+    "was_cancelled",
+]
 
 _T = TypeVar("_T")
 
@@ -85,6 +95,28 @@ def _cancel_again(task: asyncio.Task[Any], *message: Any) -> None:
         # Keep the number of cancellation requests the same, so that timeouts and task groups recognise their own.
         task.uncancel()
         task.cancel(*message)
+
+
+def start_task(
+    work: Coroutine[Any, Any, _T], *, name: str | None = None, context: Context | None = None
+) -> asyncio.Task[_T]:
+    """Create a task that begins in a later step of the loop, even with `asyncio.eager_task_factory`.
+
+    Otherwise, a handler would run inside ``emit``, and before its owner has stored its task.
+    """
+    loop = asyncio.get_running_loop()
+    if loop.get_task_factory() is not None:
+        work = _later(work)
+    return loop.create_task(work, name=name, context=context)
+
+
+async def _later(work: Coroutine[Any, Any, _T]) -> _T:
+    try:
+        await asyncio.sleep(0)
+    except BaseException:
+        work.close()
+        raise
+    return await work
 
 
 async def shield(work: asyncio.Future[_T]) -> _T:

@@ -50,8 +50,9 @@ _LAST_LINGER: Final = 0.1
 #: The minimum number of seconds for a client's TLS handshake, even under load. Other clients wait in the meantime.
 _HANDSHAKE: Final = 0.25
 
-#: The maximum number of connections to accept per loop iteration.
-_BURST: Final = 32
+#: The maximum number of connections to accept per loop iteration. If it is low, clients that connect together wait for
+#: many iterations, in which those that have connected are served. aiohttp accepts as many.
+_BURST: Final = 128
 
 #: The number of seconds before an acceptor tries again after a failure, such as a lack of free descriptors.
 _PAUSE: Final = 0.1

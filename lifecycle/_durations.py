@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 # Importing datetime would take longer than importing this module.
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ def store_seconds(
 
 def _number(given: object) -> float | None:
     kind = type(given)
+    if kind is float:
+        return cast("float", given)
     convert = getattr(kind, "total_seconds", None) or getattr(kind, "__float__", None)
     return None if convert is None or kind is bool else convert(given)
 

@@ -26,6 +26,7 @@ __all__ = [
     "name_of",
     "program_name",
     "reason_of",
+    "short_name",
     "stream_handlers",
     "was_logged",
 ]
@@ -48,6 +49,11 @@ def name_of(fn: object) -> str:
     name = getattr(fn, "__qualname__", None)
     # Some objects return a value for every attribute, and the value can be of any type.
     return name if isinstance(name, str) and name else type(fn).__qualname__
+
+
+def short_name(fn: object) -> str:
+    """Return the last part of `name_of`."""
+    return name_of(fn).rpartition(".")[2]
 
 
 def error_text(error: BaseException) -> str:

@@ -37,13 +37,17 @@ _WORDS = (
 )
 #: Parameters that are times, readings or factors, although their names or types suggest a duration.
 _OTHERS = {
-    "a time": "accepted at before created_at due ended enqueued leased now started_at time until updated_at",
+    "a time": "accepted at before changed created created_at due ended enqueued leased now started_at time until"
+    " updated_at",
     "an event, a row or a number to continue after": "JobQueue.jobs(after) JobStore.rows(after) Store.changes(after)"
-    " MemoryStore.changes(after) SQLStore.changes(after)",
+    " MemoryStore.changes(after) SQLStore.changes(after) Store.signals(after) MemoryStore.signals(after)"
+    " SQLStore.signals(after)",
+    "a time, in stores": "Store.flows(since) MemoryStore.flows(since) SQLStore.flows(since)",
+    "the number of an operation": "StepFailed(step)",
     "a factor": "Backoff(jitter) Backoff(multiplier)",
     "a function, or times": "Backoff.delay(chance) Intensity.add(restarts) Intensity.exceeded(restarts)",
     "a reading in a record that the library makes": "duration waited RouteInfo(debounce) PoolStats(idle)"
-    " PoolStats(run_p50) PoolStats(run_p95) PoolStats(saturation) PoolStats(wait_p50) PoolStats(wait_p95)",
+    " Limits(per) PoolStats(run_p50) PoolStats(run_p95) PoolStats(saturation) PoolStats(wait_p50) PoolStats(wait_p95)",
     "implemented by users and called by the library, with seconds": "Worker.stop(timeout)",
     "called by the library only": "PoolWorker.request_stop(timeout) VirtualLoop.jump(seconds) Watch(interval)"
     " VirtualLoop.shutdown_default_executor(timeout)",
@@ -95,6 +99,10 @@ async def nothing() -> None:
     pass
 
 
+async def made(_: object) -> None:
+    pass
+
+
 def in_flows(use: Callable[[flows.Flows, Any], Awaitable[object]]) -> Use:
     async def run(given: Any) -> None:
         async with flows.Flows(store=flows.MemoryStore()) as opened:
@@ -105,6 +113,21 @@ def in_flows(use: Callable[[flows.Flows, Any], Awaitable[object]]) -> Use:
 
 def in_queue(use: Callable[[flows.JobQueue, Any], Awaitable[object]]) -> Use:
     return in_flows(lambda opened, given: use(flows.JobQueue(opened), given))
+
+
+def in_workflow(use: Callable[[Any], Awaitable[object] | None]) -> Use:
+    @flows.workflow
+    async def once() -> None:
+        if (used := use(given_to[0])) is not None:
+            await used
+
+    given_to: list[Any] = []
+
+    def run(given: Any) -> object:
+        given_to[:] = [given]
+        return in_flows(lambda opened, _: opened.start(once))(given)
+
+    return run
 
 
 async def extend(queue: flows.JobQueue, given: Any) -> None:
@@ -233,6 +256,12 @@ USES: dict[str, Use] = {
     # flows
     "Flows(stop_timeout)": of(flows.Flows, "stop_timeout"),
     "Flows.suspend(cancel_after)": in_flows(lambda opened, given: opened.suspend(cancel_after=given)),
+    "Flows.list(since)": in_flows(lambda opened, given: opened.list(since=given)),
+    "Flows.purge(older_than)": in_flows(lambda opened, given: opened.purge(given)),
+    "step(timeout)": in_workflow(lambda given: flows.step(nothing, timeout=given)),
+    "undo(timeout)": in_workflow(lambda given: flows.undo(nothing, timeout=given)),
+    "wait_for(timeout)": in_workflow(lambda given: flows.wait_for("signal", timeout=given)),
+    "JobQueue(per)": in_flows(lambda opened, given: made(flows.JobQueue(opened, limit=1, per=given))),
     "Run.suspend(cancel_after)": in_flows(suspend_run),
     "JobQueue.begin(lease)": in_queue(lambda queue, given: queue.begin([], given, 1)),
     "JobQueue.claim(lease)": in_queue(lambda queue, given: queue.claim(lease=given)),
@@ -258,14 +287,15 @@ _NEGATIVE = {"BaseWorker.ask_to_stop(timeout)", "BaseWorker.stop(timeout)", "sto
 #: Parameters that can be 0. An entry without a class or function applies to all parameters with that name.
 _ZERO = (
     "after cancel_after debounce dedupe drain_delay drain_timeout exit_timeout grace hook_timeout initial jitter "
-    "maximum older_than remember reset_after shutdown_timeout stop_timeout Backoff(within) Clock.advance(seconds) "
-    "Debounce(wait) Gate.suspend(timeout) Times(backoff) debounce(wait) sleep(seconds)"
+    "maximum older_than remember reset_after shutdown_timeout since stop_timeout Backoff(within) "
+    "Clock.advance(seconds) "
+    "Debounce(wait) Gate.suspend(timeout) Times(backoff) debounce(wait) sleep(seconds) wait_for(timeout)"
 )
 #: Parameters that must be finite. An entry without a class or function applies to all parameters with that name.
 _FINITE = (
     "ack_wait after age dedupe drain_delay every flush_timeout grace idle jitter lease poll step ttl "
     "Clock.advance(seconds) HealthCheckSource(interval) HealthCheckSource(timeout) Heartbeat(timeout) "
-    "Process(start_timeout) Process(stop_timeout) TickerSource(interval)"
+    "Process(start_timeout) Process(stop_timeout) TickerSource(interval) JobQueue(per) wait_for(timeout)"
 )
 
 

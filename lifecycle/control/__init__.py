@@ -5,118 +5,31 @@ event then passes through a debounce (``debouncing``) into a lane (``lanes``), w
 its ``middleware``.
 """
 
-from lifecycle.control.commands import Command, Commands
-from lifecycle.control.debouncing import Debounce, debounce, merge_files
-from lifecycle.control.deliveries import Delivery, delivery
-from lifecycle.control.lanes import LaneInfo
-from lifecycle.control.middleware import log, once, recover, timeout
-from lifecycle.control.patterns import Pattern
-from lifecycle.control.router import Router, RouterState
-from lifecycle.control.routing import Busy, Route, RouteInfo
-from lifecycle.control.source_runner import Emit, Source, SourceInfo, SourceObject
-from lifecycle.control.taps import Subscription, Tap, TapInfo, notify
-from lifecycle.control.types import AsyncHandler, Handler, Middleware, RouteHandler, Wrapper
-from lifecycle.errors import (
-    Dropped,
-    InvalidPattern,
-    InvalidTopic,
-    LaneFull,
-    NotHandled,
-    RouteConflict,
-    RouteNotFound,
-    RouterRunning,
-    SourceFailed,
-    UsageError,
+from lifecycle._lazy import lazy_names
+
+__all__, __getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "lifecycle.errors": (
+            "Dropped InvalidPattern InvalidTopic LaneFull NotHandled RouteConflict RouteNotFound RouterRunning "
+            "SourceFailed UsageError"
+        ),
+        "lifecycle.events": (
+            "Change ClearLineEvent CommandEvent EndOfInputEvent Event FileBatch FileEvent HealthEvent "
+            "InterruptEvent LineEvent ReloadEvent ResumeEvent ShutdownEvent SignalEvent StatusEvent SuspendEvent "
+            "TerminateEvent TickEvent Topical UnknownCommandEvent WebhookEvent"
+        ),
+        ".commands": "Command Commands",
+        ".debouncing": "Debounce debounce",
+        ".deliveries": "Delivery delivery",
+        ".merging": "merge_files",
+        ".middleware": "log once recover timeout",
+        ".patterns": "Pattern",
+        ".records": "LaneInfo RouteInfo RouterState SourceInfo TapInfo",
+        ".router": "Router",
+        ".routing": "Busy Route",
+        ".source_runner": "Emit Source SourceObject",
+        ".taps": "Subscription Tap notify",
+        ".types": "AsyncHandler Handler Middleware RouteHandler Wrapper",
+    },
 )
-from lifecycle.events import (
-    Change,
-    ClearLineEvent,
-    CommandEvent,
-    EndOfInputEvent,
-    Event,
-    FileBatch,
-    FileEvent,
-    HealthEvent,
-    InterruptEvent,
-    LineEvent,
-    ReloadEvent,
-    ResumeEvent,
-    ShutdownEvent,
-    SignalEvent,
-    StatusEvent,
-    SuspendEvent,
-    TerminateEvent,
-    TickEvent,
-    Topical,
-    UnknownCommandEvent,
-    WebhookEvent,
-)
-
-__all__ = [
-    "AsyncHandler",
-    "Busy",
-    "Change",
-    "ClearLineEvent",
-    "Command",
-    "CommandEvent",
-    "Commands",
-    "Debounce",
-    "Delivery",
-    "Dropped",
-    "Emit",
-    "EndOfInputEvent",
-    "Event",
-    "FileBatch",
-    "FileEvent",
-    "Handler",
-    "HealthEvent",
-    "InterruptEvent",
-    "InvalidPattern",
-    "InvalidTopic",
-    "LaneFull",
-    "LaneInfo",
-    "LineEvent",
-    "Middleware",
-    "NotHandled",
-    "Pattern",
-    "ReloadEvent",
-    "ResumeEvent",
-    "Route",
-    "RouteConflict",
-    "RouteHandler",
-    "RouteInfo",
-    "RouteNotFound",
-    "Router",
-    "RouterRunning",
-    "RouterState",
-    "ShutdownEvent",
-    "SignalEvent",
-    "Source",
-    "SourceFailed",
-    "SourceInfo",
-    "SourceObject",
-    "StatusEvent",
-    "Subscription",
-    "SuspendEvent",
-    "Tap",
-    "TapInfo",
-    "TerminateEvent",
-    "TickEvent",
-    "Topical",
-    "UnknownCommandEvent",
-    "UsageError",
-    "WebhookEvent",
-    "Wrapper",
-    "debounce",
-    "delivery",
-    "log",
-    "merge_files",
-    "notify",
-    "once",
-    "recover",
-    "timeout",
-]
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -13,21 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from lifecycle.errors import RouteConflict
-from lifecycle.events import (
-    CommandEvent,
-    ReloadEvent,
-    ResumeEvent,
-    ShutdownEvent,
-    SuspendEvent,
-    TerminateEvent,
-    Topical,
-    UnknownCommandEvent,
-)
+from lifecycle.events.base import ReloadEvent, ResumeEvent, SuspendEvent, TerminateEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lifecycle.control.patterns import Pattern
+    from lifecycle.events import Topical
 
 __all__ = ["Command", "Commands", "Completer", "completions", "help_of", "lifecycle_commands", "split"]
 
@@ -69,7 +61,11 @@ class Command:
 
     def make(self, args: tuple[str, ...]) -> Topical:
         """Return the event for this command with ``args``."""
-        return CommandEvent(self.name, args) if self.event is None else self.event(args)
+        if self.event is not None:
+            return self.event(args)
+        from lifecycle.events.records import CommandEvent
+
+        return CommandEvent(self.name, args)
 
     def candidates(self, typed: str) -> list[str]:
         """Return the completions of an argument that begins with ``typed``, sorted."""
@@ -174,32 +170,38 @@ class Commands:
             return None
         command = self.get(words[0])
         if command is None:
-            return UnknownCommandEvent(words[0], self.words())
+            return self._unknown(words[0])
         if words[1:] and not command.takes_arguments:
-            return UnknownCommandEvent(line.strip(), self.words())
+            return self._unknown(line.strip())
         return command.make(tuple(words[1:]))
+
+    def _unknown(self, word: str) -> Topical:
+        from lifecycle.events.records import UnknownCommandEvent
+
+        return UnknownCommandEvent(word, self.words())
 
 
 #: One piece of a line in shell syntax: single-quoted text, double-quoted text, an escaped character, plain characters,
 #: or the blanks between words. We don't use `shlex`, because it takes quadratic time: splitting a line of one megabyte
 #: took 37 s.
-_PIECE = re.compile(r"""'([^']*)'|"([^"\\]*(?:\\.[^"\\]*)*)"|\\(.)|([^\s'"\\]+)|\s+""", re.DOTALL | re.ASCII)
-_ESCAPED = re.compile(r"""\\(["\\])""")
+_PIECE = r"""'([^']*)'|"([^"\\]*(?:\\.[^"\\]*)*)"|\\(.)|([^\s'"\\]+)|\s+"""
+_ESCAPED = r"""\\(["\\])"""
 
 
 def split(line: str) -> list[str]:
     """Split a line into words as a shell does. If a quote is not closed, split the line at blanks instead."""
     words: list[str] = []
     word: list[str] = []
+    next_piece = re.compile(_PIECE, re.DOTALL | re.ASCII).match
     at = 0
     while at < len(line):
-        piece = _PIECE.match(line, at)
+        piece = next_piece(line, at)
         if piece is None:
             return line.split()
         at = piece.end()
         if piece.lastindex is not None:
             text: str = piece[piece.lastindex]
-            word.append(_ESCAPED.sub(r"\1", text) if piece.lastindex == 2 else text)  # noqa: PLR2004  # double quotes
+            word.append(re.sub(_ESCAPED, r"\1", text) if piece.lastindex == 2 else text)  # noqa: PLR2004  # double quotes
         elif word:
             words.append("".join(word))
             word = []
@@ -229,6 +231,8 @@ def completions(line: str, names: Iterable[str], find: Callable[[str], Command |
 
 def lifecycle_commands() -> tuple[Command, ...]:
     """Return the commands built into every prompt, which emit lifecycle events."""
+    from lifecycle.events.records import ShutdownEvent
+
     return (
         _alone("suspend", "Suspend the program and keep its state.", SuspendEvent, "s"),
         _alone("resume", "Resume the program.", ResumeEvent, "r"),

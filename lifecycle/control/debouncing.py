@@ -10,26 +10,22 @@ import asyncio
 import logging
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lifecycle import hooks
-from lifecycle._async import was_cancelled
+from lifecycle._async import start_task, was_cancelled
 from lifecycle._durations import in_seconds, in_seconds_or_none
 from lifecycle._util import name_of
 from lifecycle.control.deliveries import Delivery
 from lifecycle.control.routing import as_async
 from lifecycle.errors import NotHandled
-from lifecycle.events import Change, FileBatch, FileEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from lifecycle._durations import Duration
     from lifecycle.control.types import Handler
     from lifecycle.events import Topical
 
-__all__ = ["Debounce", "Debounced", "Debouncer", "Merge", "debounce", "merge_files"]
+__all__ = ["Debounce", "Debounced", "Debouncer", "Merge", "debounce"]
 
 _log = logging.getLogger("lifecycle.control")
 
@@ -82,7 +78,7 @@ class Debounce:
 class _Burst:
     """The merged event of one burst, and the time when it is due."""
 
-    __slots__ = ("call", "clock", "due", "event", "latest", "timer")
+    __slots__ = ("call", "clock", "due", "event", "latest", "rings", "timer")
 
     def __init__(self, event: Topical, call: Delivery, clock: Callable[[], float]) -> None:
         self.event = event
@@ -90,6 +86,8 @@ class _Burst:
         self.call = call
         self.clock = clock
         self.due = self.latest = float("inf")
+        # The time of the timer. The handle itself may not have it: uvloop returns a Handle for a time in the past.
+        self.rings = 0.0
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -144,16 +142,20 @@ class Debouncer:
         if self._max_wait is not None:
             burst.latest = now + self._max_wait
         burst.due = min(now + self.wait, burst.latest)
-        burst.timer = loop.call_at(burst.due, self._on_timer, key)
+        self._set_timer(key, burst)
         return call
+
+    def _set_timer(self, key: Hashable, burst: _Burst) -> None:
+        burst.rings = burst.due
+        burst.timer = asyncio.get_running_loop().call_at(burst.due, self._on_timer, key)
 
     def _on_timer(self, key: Hashable) -> None:
         """Emit the burst if it is due. Otherwise, set the timer again."""
         burst = self._bursts[key]
         # Compare with the timer's time instead of the clock, because a loop may fire a timer slightly early. If we set
         # it again, it would fire again immediately.
-        if burst.timer is not None and burst.due > burst.timer.when():
-            burst.timer = asyncio.get_running_loop().call_at(burst.due, self._on_timer, key)
+        if burst.timer is not None and burst.due > burst.rings:
+            self._set_timer(key, burst)
         else:
             self._emit(key)
 
@@ -225,7 +227,7 @@ class Debounced:
     def _start(self, key: Hashable, call: Delivery) -> bool:
         if key in self._running:
             return False
-        task = asyncio.get_running_loop().create_task(self._run(call), name=f"debounced {self._name}")
+        task = start_task(self._run(call), name=f"debounced {self._name}")
         self._running[key] = call
         self._tasks.add(task)
 
@@ -277,53 +279,3 @@ def debounce(
         key: See `Debounce`.
     """
     return Debounced(handler, Debounce(wait, max_wait, merge, key))
-
-
-#: The net effect of two consecutive changes to a path, or None if they cancel out. For pairs that are not listed, the
-#: net effect is the second change.
-_NET: Mapping[tuple[Change, Change], Change | None] = {
-    ("added", "modified"): "added",
-    ("added", "deleted"): None,
-    ("deleted", "added"): "modified",
-}
-
-
-class _Growing(dict["Path", Change]):
-    """The changes in a batch that is still being merged. This dictionary is modified in place."""
-
-
-class _MergeFiles:
-    """Merges several `FileEvent` objects into one `FileBatch` with the net change to each path.
-
-    A path that is added and then deleted is left out. If a path is added and then modified, it is reported as added. If
-    it is deleted and then added, it is reported as modified. Each call takes amortised constant time and consumes the
-    pending batch, so use only the returned batch.
-    """
-
-    def __call__(self, pending: FileEvent | FileBatch, new: FileEvent | FileBatch) -> FileBatch:
-        is_growing = isinstance(pending, FileBatch) and isinstance(pending.changes, _Growing)
-        batch = cast("FileBatch", pending) if is_growing else self.first(pending)
-        changes = cast("_Growing", batch.changes)
-        for path, change in _changes(new).items():
-            old = changes.get(path)
-            net = change if old is None else _NET.get((old, change), change)
-            if net is None:
-                del changes[path]
-            else:
-                changes[path] = net
-        return batch
-
-    def first(self, event: FileEvent | FileBatch) -> FileBatch:
-        """Return a batch with only ``event``, so that the handler gets a batch even for a burst of one event."""
-        return FileBatch(_Growing(_changes(event)))
-
-
-def _changes(event: FileEvent | FileBatch) -> Mapping[Path, Change]:
-    if isinstance(event, FileEvent):
-        return {event.path: event.change}
-    if isinstance(event, FileBatch):
-        return event.changes
-    raise TypeError(f"merge_files was called with {event!r}; it merges FileEvent and FileBatch only")
-
-
-merge_files: _MergeFiles = _MergeFiles()

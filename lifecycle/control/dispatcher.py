@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lifecycle import hooks
-from lifecycle._async import was_cancelled
+from lifecycle._async import start_task, was_cancelled
 from lifecycle._util import error_text, name_of, was_logged
 from lifecycle.control.debouncing import Debounce, Debouncer
 from lifecycle.control.deliveries import Delivery, current, emits_stored
@@ -385,7 +385,7 @@ class Dispatcher:
 
     def start(self, work: Coroutine[object, object, None], lane: Lane) -> asyncio.Task[None]:
         """Start a task for ``lane``. The router awaits the task when it closes."""
-        task = asyncio.get_running_loop().create_task(work, name=f"lane {lane.name}")
+        task = start_task(work, name=f"lane {lane.name}")
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task

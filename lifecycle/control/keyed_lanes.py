@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from lifecycle._util import name_of
-from lifecycle.control.lanes import Lane, LaneInfo
+from lifecycle.control.lanes import Lane
 from lifecycle.control.routing import Busy
 from lifecycle.errors import LaneFull
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from lifecycle.control.deliveries import Delivery
     from lifecycle.control.dispatcher import Dispatcher
+    from lifecycle.control.records import LaneInfo
     from lifecycle.control.routing import Route
     from lifecycle.control.types import LaneKey
 
@@ -152,6 +153,8 @@ class KeyedLane(Lane):
 
     def info(self) -> LaneInfo:
         """Return the state of the lane."""
+        from lifecycle.control.records import LaneInfo
+
         queue = self.queue
         keys = len(queue.waiting.keys() | queue.running.keys())
         return LaneInfo(self.name, len(queue), self._running, self.limit, self.concurrency, keys)

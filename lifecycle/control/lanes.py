@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lifecycle import hooks
@@ -22,26 +21,10 @@ if TYPE_CHECKING:
 
     from lifecycle.control.deliveries import Delivery
     from lifecycle.control.dispatcher import Dispatcher
+    from lifecycle.control.records import LaneInfo
     from lifecycle.control.routing import Route
 
-__all__ = ["Lane", "LaneInfo"]
-
-
-@dataclass(frozen=True, slots=True)
-class LaneInfo:
-    """The state of a lane. A lane is created when its first event arrives."""
-
-    name: str
-    #: The number of events in its queue.
-    waiting: int
-    #: The number of handlers that are running.
-    running: int
-    #: The capacity of the queue: the router's buffer, plus one for each handler that could start.
-    limit: int
-    #: The maximum number of handlers that run at the same time.
-    concurrency: int
-    #: The number of keys that have events. None unless the lane is keyed.
-    keys: int | None = None
+__all__ = ["Lane"]
 
 
 class Lane:
@@ -103,6 +86,8 @@ class Lane:
 
     def info(self) -> LaneInfo:
         """Return the state of the lane."""
+        from lifecycle.control.records import LaneInfo
+
         return LaneInfo(self.name, len(self.queue), self._running, self.limit, self.concurrency)
 
     # -- accepting events ------------------------------------------------------------------------------------------

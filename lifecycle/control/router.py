@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
 
 from lifecycle._durations import in_seconds
@@ -21,7 +21,7 @@ from lifecycle.control.running import Lifespan
 from lifecycle.control.source_runner import SourceRunner
 from lifecycle.control.taps import Subscription, Tap, add_tap, tap_info
 from lifecycle.errors import NotHandled, RouteNotFound
-from lifecycle.events import Event
+from lifecycle.events.base import Event
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -29,34 +29,14 @@ if TYPE_CHECKING:
     from lifecycle._durations import Duration
     from lifecycle.control.debouncing import Debounce
     from lifecycle.control.deliveries import Delivery
-    from lifecycle.control.lanes import LaneInfo
-    from lifecycle.control.routing import RouteInfo
-    from lifecycle.control.source_runner import RestartSource, Source, SourceInfo
-    from lifecycle.control.taps import TapInfo
+    from lifecycle.control.records import LaneInfo, RouteInfo, RouterState, SourceInfo, TapInfo
+    from lifecycle.control.source_runner import RestartSource, Source
     from lifecycle.control.types import Middleware, RouteHandler
     from lifecycle.events import Topical
 
-__all__ = ["Router", "RouterState"]
+__all__ = ["Router"]
 
 _H = TypeVar("_H", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True, slots=True)
-class RouterState:
-    """How many routes and sources a router has, and how many events passed through its lanes."""
-
-    name: str
-    routes: int
-    middlewares: int
-    sources: int
-    running: bool
-    routed: int
-    handled: int
-    failed: int
-    unrouted: int
-    dropped: int
-    #: The handler for events that no route takes.
-    fallback: str | None = None
 
 
 class _RouteSettings(TypedDict, total=False):
@@ -531,6 +511,8 @@ class Router:
 
     def state(self) -> RouterState:
         """Return the number of routes and sources, and the counts of events that passed through lanes."""
+        from lifecycle.control.records import RouterState
+
         routed, handled, failed, dropped = self._dispatcher.counts()
         fallback = self._dispatcher.fallback
         return RouterState(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -20,16 +19,17 @@ from lifecycle._util import name_of
 from lifecycle.control.index import Index
 from lifecycle.control.patterns import MAX_SEGMENTS, Pattern
 from lifecycle.errors import InvalidTopic, LifecycleError, RouteConflict, RouteNotFound
-from lifecycle.events import topics_of
+from lifecycle.events.base import topics_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 
     from lifecycle.control.debouncing import Debouncer
+    from lifecycle.control.records import RouteInfo
     from lifecycle.control.types import AsyncHandler, Handler, LaneKey, Middleware, RouteHandler
     from lifecycle.events import Topical
 
-__all__ = ["MAX_TOPIC", "Busy", "Match", "Route", "RouteInfo", "RouteTable", "as_async", "as_pattern", "caller"]
+__all__ = ["MAX_TOPIC", "Busy", "Match", "Route", "RouteTable", "as_async", "as_pattern", "caller"]
 
 #: The maximum length of a topic in characters. Since the number of cached entries is limited, this limits the size of
 #: the cache.
@@ -254,32 +254,6 @@ class Busy(StrEnum):
         raise ValueError(f"busy={value!r} is unknown; use 'queue', 'drop' or 'restart'")
 
 
-@dataclass(frozen=True, slots=True)
-class RouteInfo:
-    """The state of a route, with counts of the events that passed through its lane."""
-
-    pattern: str
-    handler: str
-    lane: str
-    busy: str
-    #: The number of events sent to the route, including events merged by its debounce.
-    routed: int
-    #: The number of calls that returned.
-    handled: int
-    #: The number of calls that raised an error.
-    failed: int
-    #: The number of events that were dropped.
-    dropped: int
-    #: The file and line where the route was registered.
-    place: str
-    #: A burst ends after this many seconds without an event. None if the route has no debounce.
-    debounce: float | None = None
-    #: The number of bursts that have not ended.
-    held: int = 0
-    #: True if the route was registered with `Router.also`.
-    also: bool = False
-
-
 class Route:
     """A pattern and its handler, wrapped in middleware."""
 
@@ -388,6 +362,8 @@ class Route:
 
     def info(self) -> RouteInfo:
         """Return the settings and counts of the route."""
+        from lifecycle.control.records import RouteInfo
+
         return RouteInfo(
             pattern=self.text,
             handler=name_of(self.handler),

@@ -7,16 +7,15 @@ import inspect
 import logging
 from collections.abc import AsyncIterable, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 from lifecycle import hooks
-from lifecycle._async import was_cancelled
+from lifecycle._async import start_task, was_cancelled
 from lifecycle._util import error_text, name_of
 from lifecycle.control.deliveries import current
 from lifecycle.errors import SourceFailed
-from lifecycle.events import Topical
+from lifecycle.events.base import Topical
 
 if TYPE_CHECKING:
     from contextvars import Context
@@ -24,8 +23,9 @@ if TYPE_CHECKING:
     from lifecycle.backoff import Backoff
     from lifecycle.control.deliveries import Delivery
     from lifecycle.control.dispatcher import Dispatcher
+    from lifecycle.control.records import SourceInfo
 
-__all__ = ["Emit", "RestartSource", "Source", "SourceInfo", "SourceObject", "SourceRunner", "source_name"]
+__all__ = ["Emit", "RestartSource", "Source", "SourceObject", "SourceRunner", "source_name"]
 
 _log = logging.getLogger("lifecycle.control")
 
@@ -65,21 +65,6 @@ class SourceObject(Protocol):
 #: An iterable of events, an object with ``run``, or a function that returns an iterable. The function is called again
 #: when the source is restarted.
 Source: TypeAlias = AsyncIterable[Topical] | Callable[[], AsyncIterable[Topical]] | SourceObject
-
-
-@dataclass(frozen=True, slots=True)
-class SourceInfo:
-    """The state of a source."""
-
-    name: str
-    #: True if the source is running or waiting to be restarted.
-    running: bool
-    #: True if the source is held by `Router.hold_source`.
-    held: bool = False
-    #: The number of failures.
-    failures: int = 0
-    #: The error message of the last failure.
-    error: str | None = None
 
 
 def source_name(source: object) -> str:
@@ -128,6 +113,8 @@ class SourceRunner:
 
     def info(self) -> SourceInfo:
         """Return the state of the source."""
+        from lifecycle.control.records import SourceInfo
+
         return SourceInfo(self.name, self.running, self.held, self._failures, self._error)
 
     # -- holding ---------------------------------------------------------------------------------------------------
@@ -160,8 +147,7 @@ class SourceRunner:
 
     def start(self, ready: Callable[[SourceFailed | None], None], context: Context) -> asyncio.Task[None]:
         """Start the task in ``context``. It calls ``ready`` once, when the source has started or failed to start."""
-        loop = asyncio.get_running_loop()
-        self._task = loop.create_task(self._run(ready), name=f"source {self.name}", context=context)
+        self._task = start_task(self._run(ready), name=f"source {self.name}", context=context)
         return self._task
 
     def stop(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from lifecycle._async import is_async, was_cancelled
@@ -23,23 +22,12 @@ if TYPE_CHECKING:
 
     from lifecycle.control.dispatcher import Dispatcher
     from lifecycle.control.patterns import Pattern
+    from lifecycle.control.records import TapInfo
     from lifecycle.control.router import Router
     from lifecycle.control.types import Handler, RouteHandler
     from lifecycle.events import Topical
 
-__all__ = ["Subscription", "Tap", "TapInfo", "add_relay", "add_tap", "notify", "tap_info"]
-
-
-@dataclass(frozen=True, slots=True)
-class TapInfo:
-    """The state of a tap."""
-
-    pattern: str
-    handler: str
-    #: The number of events in the tap's queue.
-    waiting: int
-    #: The number of events that the tap missed because its lane was full or its handler raised `Dropped`.
-    missed: int
+__all__ = ["Subscription", "Tap", "add_relay", "add_tap", "notify", "tap_info"]
 
 
 class Tap:
@@ -99,6 +87,8 @@ def add_tap(dispatcher: Dispatcher, pattern: Pattern, handler: RouteHandler) -> 
 
 def tap_info(route: Route, dispatcher: Dispatcher) -> TapInfo:
     """Return the settings and counts of the tap with this route."""
+    from lifecycle.control.records import TapInfo
+
     lane = dispatcher.lanes.get(route)
     return TapInfo(route.text, name_of(route.handler), 0 if lane is None else len(lane.queue), route.dropped)
 

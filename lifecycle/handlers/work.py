@@ -82,7 +82,7 @@ class FlowHandler:
         """
         # A repeated event may differ from the first event in a field such as the time, but it still belongs to the same
         # flow.
-        start = getattr(self._flows, "repeat", self._flows.start)
+        start = getattr(self._flows, "_repeat", self._flows.start)
         return await cast("Flowing", start(self._flow, id=_id(event), **self._values(event))).stored()
 
     def _values(self, event: Topical) -> dict[str, Any]:

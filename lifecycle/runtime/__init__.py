@@ -6,30 +6,16 @@ signals. ``stopping`` runs the steps of the shutdown in order, and ``force`` ter
 time.
 """
 
-from lifecycle.errors import Interrupted, WorkerFailed
-from lifecycle.runtime.health import ComponentHealth, Health
-from lifecycle.runtime.lifetimes import Lifetime, LifetimeState, Reason, current, on_shutdown, shutdown
-from lifecycle.runtime.runs import lifetime, run
-from lifecycle.runtime.tasks import Group, do, do_detached, go
-from lifecycle.runtime.waiting import read_line, sleep
+from lifecycle._lazy import lazy_names
 
-__all__ = [
-    "ComponentHealth",
-    "Group",
-    "Health",
-    "Interrupted",
-    "Lifetime",
-    "LifetimeState",
-    "Reason",
-    "WorkerFailed",
-    "current",
-    "do",
-    "do_detached",
-    "go",
-    "lifetime",
-    "on_shutdown",
-    "read_line",
-    "run",
-    "shutdown",
-    "sleep",
-]
+__all__, __getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "lifecycle.errors": "Interrupted WorkerFailed",
+        ".health": "ComponentHealth Health",
+        ".lifetimes": "Lifetime LifetimeState Reason current on_shutdown shutdown",
+        ".runs": "lifetime run",
+        ".tasks": "Group do do_detached go",
+        ".waiting": "read_line sleep",
+    },
+)

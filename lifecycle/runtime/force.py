@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from types import FrameType
 
-if sys.platform != "win32":
-    import termios
-
 __all__ = ["Alarm", "Terminal", "dump_stacks", "force_exit", "frames_of", "stacks", "task_stack", "tell_terminal"]
 
 #: How long, in seconds, the receivers of `hooks.forced_exit` may take. They may be waiting for a lock that is never
@@ -195,6 +192,8 @@ class Terminal:
         """Restore the saved modes if the current modes differ and this process is in the foreground."""
         if self._modes is None:
             return
+        import termios  # not on Windows, where there are no saved modes
+
         # termios.error is not an OSError
         with suppress(Exception):
             # If the process is in the background, setting modes would stop it.
@@ -206,4 +205,6 @@ class Terminal:
         with suppress(AttributeError, OSError, ValueError):
             self._fd = sys.stdin.fileno()
             if sys.platform != "win32" and os.isatty(self._fd):
+                import termios
+
                 self._modes = termios.tcgetattr(self._fd)

@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 from weakref import WeakSet
 
 from lifecycle import hooks
-from lifecycle._async import shield, was_cancelled
+from lifecycle._async import shield, start_task, was_cancelled
 from lifecycle._durations import duration, store_seconds
 from lifecycle._util import name_of
 from lifecycle.errors import Interrupted
 from lifecycle.runtime.force import tell_terminal
-from lifecycle.runtime.health import health_of
 from lifecycle.runtime.signals import Escalation
 from lifecycle.runtime.stopping import Deadline, Draining, ShutdownHooks, StartedWorkers, as_router, has_route_for
 
@@ -296,6 +295,8 @@ class Lifetime:
         It covers mains, routers, supervisors with their children, and workers that the mains or the block started
         themselves. A worker that has failed makes the program unhealthy until a worker with the same name is started.
         """
+        from lifecycle.runtime.health import health_of  # loaded only when the health is read
+
         return health_of(self._life)
 
 
@@ -706,7 +707,7 @@ class _BackgroundTasks:
         if life.over:
             raise RuntimeError("the lifetime is over; start background tasks before it ends")
         work = self._watch(label, fn, args, on_error)
-        task = life.loop.create_task(work, name=label, context=life.context_below())
+        task = start_task(work, name=label, context=life.context_below())
         self.started += 1
         self.running[task] = life.loop.time()
         task.add_done_callback(self.running.pop)

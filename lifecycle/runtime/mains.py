@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
 from lifecycle import hooks
-from lifecycle._async import is_async, was_cancelled
+from lifecycle._async import is_async, start_task, was_cancelled
 from lifecycle._util import name_of
 from lifecycle.errors import Interrupted, WorkerFailed
 from lifecycle.runtime.signals import signal_registry
@@ -96,7 +96,7 @@ class Main:
 
     def begin(self) -> asyncio.Task[None]:
         """Start the main. Its task never raises an error. The outcome is stored in `value` and `error`."""
-        self._task = asyncio.create_task(self._observe(), name=self.name)
+        self._task = start_task(self._observe(), name=self.name)
         return self._task
 
     async def stop(self, left: Callable[[], float]) -> None:
@@ -148,7 +148,7 @@ class AnnouncedMain(Main):
         self._thing = thing
 
     async def _live(self) -> Any:
-        up = asyncio.create_task(self._wait_running(), name=f"start of {self.name}")
+        up = start_task(self._wait_running(), name=f"start of {self.name}")
         up.add_done_callback(self._check_start)
         try:
             value = await self._work()

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lifecycle._async import is_async
+from lifecycle._async import is_async, start_task
 from lifecycle._util import reason_of
 from lifecycle.errors import Interrupted
 from lifecycle.runtime.failures import one_line, print_one_line_from
@@ -99,6 +99,7 @@ def run(  # keyword settings of a program
     program = [as_main(main) for main in mains]
     settings = Settings(force_exit, cancel_on_interrupt, reset_after, hook_timeout, shutdown_timeout, exit_timeout)
     _refuse_running_loop()
+    _open_standard_descriptors()
     with ExitStack() as held:
         held.enter_context(signal_registry().terminal.kept())
         runner = asyncio.Runner(loop_factory=loop_factory)
@@ -138,6 +139,18 @@ def _drive(life: Life, work: Coroutine[Any, Any, _T]) -> _T:
     if escaped:
         raise escaped[0] from None if task.cancelled() else task.exception()
     return task.result()
+
+
+def _open_standard_descriptors() -> None:
+    """Open /dev/null for a missing stdin, stdout or stderr, because the loop's descriptors must not take their numbers.
+
+    Output could reach such a descriptor by mistake, and libuv aborts the process when it closes one.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
 
 
 def _refuse_running_loop() -> None:
@@ -406,7 +419,7 @@ class _Block:
         """End the surrounding program, after a shutdown if ``shutdown`` is true. Return False if that is impossible."""
         if _is_worker_process() and not self._stops_host():
             _log.error("%s; exiting, because this process's server does not handle SIGTERM", why)
-            self._ending = asyncio.create_task(self._shut_down_and(signal_registry().send_sigterm))
+            self._ending = start_task(self._shut_down_and(signal_registry().send_sigterm))
         elif not self._stops_host():
             _log.error(
                 "%s, but the program that runs this event loop does not handle SIGTERM and continues without the "
@@ -415,7 +428,7 @@ class _Block:
             )
             return False
         elif shutdown:
-            self._ending = asyncio.create_task(self._shut_down_and(partial(self._ask_host, why)))
+            self._ending = start_task(self._shut_down_and(partial(self._ask_host, why)))
         else:
             self._ask_host(why)
         return True

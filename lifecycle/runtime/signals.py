@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from lifecycle import hooks
 from lifecycle.errors import LifecycleError
-from lifecycle.events import ClearLineEvent, InterruptEvent, ReloadEvent, SignalEvent
+from lifecycle.events.base import ClearLineEvent, InterruptEvent, ReloadEvent
 from lifecycle.runtime.force import Terminal, force_exit, tell_terminal
 
 if TYPE_CHECKING:
@@ -409,6 +409,8 @@ class _LifetimeSignals:
 
     def _route(self, signum: int, sent_by_source: bool) -> None:
         """Send a signal to the routers with a specific route for it, unless a source turns the signal into events."""
+        from lifecycle.events.records import SignalEvent
+
         event = SignalEvent(signum)
         if not sent_by_source:
             _send(self._life.routers_for(event.topic), event)

@@ -50,6 +50,11 @@ _log = logging.getLogger("lifecycle.runtime")
 class MainLike(Protocol):
     """The part of a main that the shutdown uses."""
 
+    @property
+    def task(self) -> asyncio.Task[None]:
+        """The task that runs the main."""
+        ...
+
     async def stop(self, left: Callable[[], float]) -> None:
         """Ask the main to stop, and wait for up to ``left()`` seconds."""
         ...
@@ -79,6 +84,9 @@ async def _conclude(life: Life, mains: Sequence[MainLike]) -> None:
     await asyncio.sleep(0)
     await life.draining.drain(life.deadline.left_for_work)
     for main in reversed(mains):
+        if main in life.draining.leaving:
+            # Its `async with` blocks end by themselves. A cancellation would cut short what they wait for.
+            await asyncio.wait({main.task}, timeout=life.deadline.left_for_work() / 2)
         await main.stop(life.deadline.left_for_work)
         await life.workers.stop(main, life.deadline.left_for_work)
     await life.workers.stop(None, life.deadline.left_for_work)
@@ -207,6 +215,8 @@ class Draining:
         self._life = life
         # The components that are running. Each future is done once its component has ended.
         self._running: dict[asyncio.Future[Any], Drainable] = {}
+        #: The mains that run a router in their own task. When it is drained, they continue to their end.
+        self.leaving: set[object] = set()
         #: Whether a router has ever run.
         self.had_router: bool = False
         # The requested delays in seconds.
@@ -269,9 +279,14 @@ class Draining:
         # We don't use the task that runs the router, because it may have more to do afterwards.
         ended: asyncio.Future[Any] = self._life.loop.create_future()
         self.add(router, ended)
+        main = starter.get()
+        if getattr(main, "task", None) is asyncio.current_task():
+            self.leaving.add(main)
 
         def stopped(_sender: object, **_: object) -> None:
             hooks.router_stopped.disconnect(stopped)
+            if not self._life.stopping:
+                self.leaving.discard(main)
             if not ended.done():
                 ended.set_result(None)
 

@@ -177,7 +177,7 @@ async def test_the_id_of_another_flow_raises(flows: Flows) -> None:
 async def test_invalid_flows_raise_at_once(flows: Flows) -> None:
     with pytest.raises(TypeError, match="expected Flows"):
         FlowHandler(object(), DEPLOY)  # type: ignore[arg-type]  # that is the point
-    with pytest.raises(TypeError, match="expected a flow or a task"):
+    with pytest.raises(TypeError, match="expected a workflow, a flow or a task"):
         FlowHandler(flows, "deploy")
 
 

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import io
 import signal
+import sys
 import threading
 from contextlib import asynccontextmanager
 from signal import SIGHUP, SIGINT, SIGTERM, SIGUSR1
@@ -40,7 +41,7 @@ def play(router: Router, script: Any, **settings: Any) -> Any:
         await settled()
         return await script()
 
-    return run_virtual(router, main, **settings)
+    return run(router, main, **{"loop_factory": VirtualLoop, **settings})
 
 
 def recorded(*patterns: str) -> tuple[Router, Recorder]:
@@ -60,6 +61,24 @@ def test_a_route_for_signal_interrupt_captures_ctrl_c(signals: FakeSignals) -> N
 
     assert play(router, script) is False
     assert seen.events == [SignalEvent(SIGINT)]
+
+
+if sys.version_info >= (3, 12):
+
+    def test_a_captured_ctrl_c_is_routed_once_also_where_tasks_start_eagerly(signals: FakeSignals) -> None:
+        def eager_loop() -> VirtualLoop:
+            loop = VirtualLoop()
+            loop.set_task_factory(asyncio.eager_task_factory)
+            return loop
+
+        router, seen = recorded("signal/interrupt")
+
+        async def script() -> None:
+            signals.send(SIGINT)
+            await settled()
+
+        play(router, script, loop_factory=eager_loop)
+        assert seen.topics == ["signal/interrupt"]
 
 
 @pytest.mark.parametrize("pattern", ["signal/*", "signal/int*", "signal/**"])

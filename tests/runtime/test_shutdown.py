@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import time
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,8 @@ from lifecycle.runtime import Interrupted, current, go, lifetime, on_shutdown, s
 from lifecycle.testing.virtual import VirtualLoop
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from lifecycle.testing.signals import FakeSignals
 
 run_virtual = functools.partial(run, loop_factory=VirtualLoop)
@@ -150,6 +153,42 @@ def test_a_router_that_the_main_runs_itself_is_drained_before_the_main_is_cancel
 
     run_virtual(main)
     assert log == ["handled", "main"]
+
+
+def test_a_main_leaves_its_blocks_before_it_is_cancelled_if_its_router_was_drained() -> None:
+    log: list[str] = []
+
+    @asynccontextmanager
+    async def block() -> AsyncGenerator[None]:
+        yield
+        await asyncio.sleep(5)
+        log.append("left the block")
+
+    async def main() -> None:
+        async with block():
+            asyncio.get_running_loop().call_later(1, shutdown)
+            await Router().run()
+        await for_ever("main", log)
+
+    run_virtual(main)
+    assert log == ["left the block", "cancel main"]
+
+
+def test_a_main_whose_router_ended_earlier_is_cancelled_at_once() -> None:
+    log: list[str] = []
+
+    async def main() -> None:
+        router = Router()
+        asyncio.get_running_loop().call_later(1, router.stop)
+        await router.run()
+        asyncio.get_running_loop().call_later(1, shutdown)
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            log.append(f"{asyncio.get_running_loop().time():.0f}")
+
+    run_virtual(main)
+    assert log == ["2"]
 
 
 def test_workers_under_a_supervisor_are_stopped_by_it() -> None:

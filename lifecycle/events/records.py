@@ -1,15 +1,10 @@
-"""Events, as frozen records.
-
-Any object with a ``topic`` can be dispatched, even if it does not inherit from `Event`. For ``@router.on(MyEvent)`` to
-work, your class must define the topics of its events. Use either a class attribute ``topics`` (a pattern), or a field
-``topic`` with a default.
-"""
+"""The events with data that the library's own sources emit."""
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from signal import Signals
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,66 +13,20 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Change",
-    "ClearLineEvent",
     "CommandEvent",
-    "EndOfInputEvent",
-    "Event",
     "FileBatch",
     "FileEvent",
     "HealthEvent",
-    "InterruptEvent",
     "LineEvent",
-    "ReloadEvent",
-    "ResumeEvent",
     "ShutdownEvent",
     "SignalEvent",
     "StatusEvent",
-    "SuspendEvent",
-    "TerminateEvent",
     "TickEvent",
-    "Topical",
     "UnknownCommandEvent",
     "WebhookEvent",
-    "topics_of",
 ]
 
 Change = Literal["added", "modified", "deleted"]
-
-
-class Topical(Protocol):
-    """An object with a topic, which consists of words separated by slashes. A topic is never treated as a pattern."""
-
-    @property
-    def topic(self) -> str:
-        """The subject of the event. It alone determines which handler receives the event."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """An event: a topic, and data of any type."""
-
-    topic: str
-    data: Any = None
-
-
-def topics_of(kind: type[Any]) -> str:
-    """Return the pattern that matches the topics of all ``kind`` events.
-
-    Raises:
-        TypeError: if the class does not define the topics of its events.
-    """
-    declared = getattr(kind, "topics", None)
-    if isinstance(declared, str):
-        return declared
-    defaults = {each.name: each.default for each in fields(kind)} if is_dataclass(kind) else {}
-    for topic in (defaults.get("topic"), getattr(kind, "topic", None)):
-        if isinstance(topic, str):
-            return topic
-    raise TypeError(
-        f"{kind.__qualname__} does not define the topics of its events; "
-        'add a class attribute such as topics = "mail/*", or register a pattern instead of the class'
-    )
 
 
 def _settle(event: object, **computed: object) -> None:
@@ -87,75 +36,12 @@ def _settle(event: object, **computed: object) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Word:
-    """An event without data. All events of the same class are equal."""
-
-    # Creating a dataclass is slow, so seven classes share this one.
-
-
-def _refuse(_self: object, name: str, _value: object = None) -> None:
-    raise FrozenInstanceError(f"cannot assign to field {name!r}")
-
-
-# A frozen dataclass only rejects assignments to its own instances, not to those of subclasses.
-setattr(_Word, "__setattr__", _refuse)  # noqa: B010  # a type checker takes the method for read-only
-setattr(_Word, "__delattr__", _refuse)  # noqa: B010
-
-
-# -- requests to the program ------------------------------------------------------------------------------
-
-
-class SuspendEvent(_Word):
-    """A request to suspend: save state, and accept no more work."""
-
-    __slots__ = ()
-    topic = "lifecycle/suspend"
-
-
-class ResumeEvent(_Word):
-    """A request to resume after a suspension."""
-
-    __slots__ = ()
-    topic = "lifecycle/resume"
-
-
-@dataclass(frozen=True, slots=True)
 class ShutdownEvent:
     """A request to shut the program down cleanly."""
 
     reason: str = ""
     topic: str = field(default="lifecycle/shutdown", init=False, repr=False)
 
-
-class TerminateEvent(_Word):
-    """A request to suspend, so that state is saved, and then to shut down."""
-
-    __slots__ = ()
-    topic = "lifecycle/terminate"
-
-
-class ReloadEvent(_Word):
-    """A request to reload the configuration."""
-
-    __slots__ = ()
-    topic = "lifecycle/reload"
-
-
-class InterruptEvent(_Word):
-    """A Ctrl+C that was captured and did not start the shutdown."""
-
-    __slots__ = ()
-    topic = "lifecycle/interrupt"
-
-
-class ClearLineEvent(_Word):
-    """A Ctrl+C that discarded a half-typed line."""
-
-    __slots__ = ()
-    topic = "lifecycle/clear-line"
-
-
-# -- events from outside ------------------------------------------------------------------------------------
 
 _SIGNAL_TOPICS = {
     "SIGINT": "signal/interrupt",
@@ -225,13 +111,6 @@ class UnknownCommandEvent:
     command: str
     known: tuple[str, ...]
     topic: str = field(default="input/unknown", init=False, repr=False)
-
-
-class EndOfInputEvent(_Word):
-    """The end of standard input, or Ctrl+D at the prompt."""
-
-    __slots__ = ()
-    topic = "input/eof"
 
 
 @dataclass(frozen=True, slots=True)
