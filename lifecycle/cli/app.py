@@ -45,6 +45,7 @@ prompt:
   reload     react as if a file had changed
   restart    restart the command
   status     show the state of the command
+  fg         give the terminal to the command until Ctrl+Z
   help       list the commands of the prompt
   terminate  suspend the command, then stop it and quit
   quit       stop the command and quit
@@ -129,6 +130,8 @@ _FLOWS_COMMANDS = {
     "suspend": ("ask the processes that run flows to start no more tasks", "app.db order-7"),
     "resume": ("ask the processes that suspended flows to continue", "app.db order-7"),
     "retry": ("reset failed flows so that they run again", "app.db order-7"),
+    "signal": ("send a signal to a workflow", "app.db order-7 approval true"),
+    "cancel": ("cancel workflows, which then undo their steps", "app.db order-7"),
     "dead": ("list dead letters: jobs and sent events that failed too often", "app.db"),
     "replay": ("deliver dead letters of sent events again", "app.db order-7/mail/1/1"),
     "drop": ("remove dead letters of sent events", "app.db dead"),
@@ -442,10 +445,27 @@ def _add_flows(commands: Any) -> None:
             parser.add_argument(
                 "ids", nargs="+", metavar="ID", help=f"{name} the dead letters with these IDs, or all with 'dead'"
             )
+        elif name == "signal":
+            parser.add_argument("ids", nargs=1, metavar="ID", help="send to this workflow")
+            parser.add_argument("signal", metavar="NAME", help="set the name of the signal")
+            parser.add_argument(
+                "data", nargs="?", default="null", metavar="DATA", help="send this JSON [default: null]"
+            )
+            parser.add_argument("--key", help="send nothing if the workflow already has a signal with this key")
+        elif name == "cancel":
+            parser.add_argument("ids", nargs="+", metavar="ID", help="cancel these workflows")
         elif name != "dead":
             parser.add_argument("ids", nargs="*", metavar="ID", help="select these flows [default: all that apply]")
         if name in ("list", "show", "dead"):
             parser.add_argument("--json", action="store_true", help="print JSON")
+        if name == "retry":
+            parser.add_argument(
+                "--from",
+                dest="step",
+                default="",
+                metavar="NUMBER",
+                help="repeat a failed workflow from this operation on [default: the one that failed]",
+            )
         if name == "diagram":
             parser.add_argument(
                 "--flow",
@@ -453,14 +473,23 @@ def _add_flows(commands: Any) -> None:
                 help="import the flow's definition, and draw its links and nested flows",
             )
     group.set_defaults(
-        main=_flows, ids=(), json=False, flow=None, no_command="lifecycle flows takes no command after --"
+        main=_flows, ids=(), json=False, flow=None, step="", no_command="lifecycle flows takes no command after --"
     )
 
 
 def _flows(arguments: Arguments) -> int:
-    from lifecycle.cli.flows import flows
+    from lifecycle.cli.flows import Message, flows
 
-    return flows(arguments.subcommand, arguments.file, arguments.ids, json=arguments.json, flow=arguments.flow)
+    message = Message(arguments.signal, arguments.data, arguments.key) if arguments.subcommand == "signal" else None
+    return flows(
+        arguments.subcommand,
+        arguments.file,
+        arguments.ids,
+        json=arguments.json,
+        flow=arguments.flow,
+        message=message,
+        step=arguments.step,
+    )
 
 
 def _add_group(commands: Any, name: str, described: str, epilog: str) -> tuple[Any, Any]:

@@ -178,7 +178,7 @@ def parse_env(text: str, name: str) -> dict[str, str]:
     """Return the variables defined in ``text``, which comes from the ``.env`` file ``name``.
 
     Raises:
-        ConfigError: if there is a line that python-dotenv would ignore.
+        ConfigError: if there is a line that python-dotenv would ignore, or a name that the system does not accept.
     """
     # Imported here because the import is slow.
     from dotenv.main import DotEnv
@@ -188,7 +188,7 @@ def parse_env(text: str, name: str) -> dict[str, str]:
 
     for each in parse_stream(io.StringIO(text)):
         written = each.original.string
-        if each.error or "\0" in written:
+        if each.error or "\0" in written or (each.key is not None and (not each.key or "=" in each.key)):
             line = next(iter(written.strip().splitlines()), "")
             raise ConfigError(f"{name}:{each.original.line}: {masked(line)!r} cannot be read; write KEY=VALUE")
     # Environment variables that are already set take precedence, even in references.

@@ -12,6 +12,8 @@ import logging
 import os
 import re
 import stat
+import warnings
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from pathspec import GitIgnoreSpec
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
     from lifecycle.cli.options import Action
     from lifecycle.cli.watch.settings import Settings
@@ -39,6 +42,8 @@ _NAMES: Final = (".ignore", ".gitignore")
 _EXCLUDES_FILE = re.compile(
     r"^[ \t]*\[core\][^\[]*?^[ \t]*excludesfile[ \t]*=[ \t]*(\S[^\n]*?)[ \t]*$", re.IGNORECASE | re.MULTILINE
 )
+#: Matches a line with a class such as ``[[:alpha:]]``, which pathspec does not support.
+_POSIX_CLASS = re.compile(r"\[[^]]*\[[:.=]").search
 
 _log = logging.getLogger("lifecycle.cli")
 
@@ -172,12 +177,34 @@ def _parse(file: str) -> GitIgnoreSpec | None:
     from pathspec import GitIgnoreSpec
 
     try:
-        return GitIgnoreSpec.from_lines(Path(file).read_text(encoding="utf-8", errors="surrogateescape").splitlines())
+        data = Path(file).read_bytes()
     except OSError as error:
         _log.warning("cannot read %s, so its rules have no effect: %s", file, error)
-    except ValueError as error:
-        _log.warning("cannot parse %s, so its rules have no effect: %s", file, error)
-    return None
+        return None
+    patterns: list[GitIgnoreSpecPattern] = []
+    # Only a newline ends a line. `str.splitlines` would also split lines at form feeds, for example.
+    for number, line in enumerate(data.removeprefix(BOM_UTF8).decode(errors="surrogateescape").split("\n"), 1):
+        try:
+            patterns += _rules(line.removesuffix("\r"))
+        except (ValueError, re.error) as error:
+            _log.warning("cannot parse line %d of %s, so it has no effect: %s", number, file, error)
+    return GitIgnoreSpec(patterns)
+
+
+def _rules(line: str) -> list[GitIgnoreSpecPattern]:
+    """Return the rule in one line of an ignore file, if there is one.
+
+    Raises:
+        ValueError, re.error: if the line cannot be parsed.
+    """
+    from pathspec import GitIgnoreSpec
+
+    if _POSIX_CLASS(line):
+        raise ValueError("classes such as [[:alpha:]] are not supported; write [a-zA-Z]")
+    with warnings.catch_warnings():
+        # Python warns of a [ in a class, which only matches that character.
+        warnings.simplefilter("ignore", FutureWarning)
+        return list(GitIgnoreSpec.from_lines([line]).patterns)
 
 
 class PathRules:

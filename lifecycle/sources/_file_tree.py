@@ -150,8 +150,8 @@ class Tree:
 
     # -- directories to watch -----------------------------------------------------------------------------------
 
-    def watch_set(self) -> WatchSet:
-        """Return the directories and entries to watch.
+    def watch_set(self, *, shallow: bool = False) -> WatchSet:
+        """Return the directories and entries to watch. With ``shallow``, the watches are not recursive.
 
         Recursive watches avoid unwatchable directories. They also avoid links that we don't follow, because awatch
         follows every link.
@@ -164,7 +164,10 @@ class Tree:
             deep, whole = set[str](), index.real_roots()
             flat = {each for each in whole | set(map(os.path.dirname, entries)) if may_read(each)}
         else:
-            deep, whole = _avoiding(index, {*self._unwatchable, *index.unfollowed_links()})
+            if shallow:
+                deep, whole = set[str](), index.real_directories() - self._unwatchable
+            else:
+                deep, whole = _avoiding(index, {*self._unwatchable, *index.unfollowed_links()})
             entries = {each for each in entries if not any(_is_below(each, other) for other in deep)}
             flat = whole | {each for each in map(os.path.dirname, entries) if may_read(each)}
         return WatchSet(frozenset(deep), frozenset(flat), frozenset(whole), frozenset(entries))
@@ -449,6 +452,10 @@ class _SnapshotIndex:
     def at(self, real: str) -> list[_DirectorySnapshot]:
         """Return the snapshots of the directory ``real``."""
         return self._by_real_path.get(real, [])[:]
+
+    def real_directories(self) -> set[str]:
+        """Return the real paths of all directories."""
+        return {real for real, snapshots in self._by_real_path.items() if snapshots}
 
     def real_roots(self) -> set[str]:
         """Return the real paths of the watched directories that exist."""

@@ -16,10 +16,10 @@ import os
 import signal
 import sys
 from collections import deque
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from prompt_toolkit.application import create_app_session, get_app_session, run_in_terminal
+from prompt_toolkit.application import create_app_session, get_app_session, in_terminal, run_in_terminal
 from prompt_toolkit.completion import Completer, Completion
 from prompt_toolkit.history import FileHistory, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings
@@ -28,6 +28,7 @@ from prompt_toolkit.shortcuts import PromptSession as ToolkitSession
 
 from lifecycle._util import stream_handlers
 from lifecycle.control.commands import completions
+from lifecycle.sources.input import separate_descriptor
 
 if sys.platform != "win32":
     import termios
@@ -36,7 +37,7 @@ if sys.platform != "win32":
     from prompt_toolkit.output.vt100 import Vt100_Output
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
     from lifecycle.sources.input import CommandSet
 
-__all__ = ["PromptSession", "prompt_session"]
+__all__ = ["PromptSession", "lend_terminal", "prompt_session"]
 
 _log = logging.getLogger("lifecycle.sources")
 
@@ -57,7 +58,7 @@ async def prompt_session(
 ) -> AsyncGenerator[PromptSession]:
     """Open a prompt session. Text printed or logged inside the ``with`` block appears above the prompt."""
     # Create a new session, because prompt_toolkit's default session keeps using the first stdout that it saw.
-    with create_app_session(**_terminal()):
+    with _terminal() as terminal, create_app_session(**terminal):
         session: ToolkitSession[str] = ToolkitSession(
             prompt,
             completer=_Completer(commands),
@@ -69,18 +70,34 @@ async def prompt_session(
             refresh_interval=1.0 if callable(toolbar) else 0.0,
             enable_suspend=True,
         )
-        async with _output_above():
-            yield PromptSession(session)
+        async with _output_above() as above:
+            yield PromptSession(session, above)
+
+
+async def lend_terminal(use: Callable[[TextIO], Coroutine[Any, Any, None]]) -> None:
+    """Hide the prompt while ``use`` runs. It reads from stdin, and writes to the file that it receives.
+
+    Other output appears afterwards, above the prompt.
+
+    Raises:
+        LookupError: if no prompt is shown.
+    """
+    above = cast("object", sys.stdout)
+    if not isinstance(above, _Above):
+        raise LookupError("no prompt is shown")  # noqa: TRY004  # not an argument
+    await above.lend(use)
 
 
 class PromptSession:
     """A prompt that can be shown repeatedly."""
 
-    def __init__(self, session: ToolkitSession[str]) -> None:
+    def __init__(self, session: ToolkitSession[str], above: _Above) -> None:
         self._session = session
+        self._above = above
 
     async def ask(self) -> str | None:
         """Return the text typed before Enter, or None after Ctrl+D or if the terminal no longer exists."""
+        await self._above.returned.wait()
         try:
             return await self._session.prompt_async(handle_sigint=False, set_exception_handler=False)
         except EOFError:
@@ -131,13 +148,16 @@ class _Completer(Completer):
 # -- the terminal ----------------------------------------------------------------------------------------------
 
 
-def _terminal() -> dict[str, Any]:
-    """Return the input and output to pass to prompt_toolkit. On Windows, return an empty dictionary."""
+@contextmanager
+def _terminal() -> Generator[dict[str, Any]]:
+    """Yield the input and output to pass to prompt_toolkit. On Windows, yield an empty dictionary."""
     if sys.platform == "win32":
-        return {}
+        yield {}
+        return
     output = _Screen.from_pty(sys.stdout, term=os.environ.get("TERM"))
     output.enable_cpr = False
-    return {"input": _Keyboard(sys.stdin), "output": output}
+    with closing(_Keyboard(sys.stdin)) as keyboard:
+        yield {"input": keyboard, "output": output}
 
 
 if sys.platform != "win32":
@@ -149,9 +169,21 @@ if sys.platform != "win32":
             return 1  # scrolling makes space for more rows
 
     class _Keyboard(Vt100Input):
+        """An input whose descriptor is watched by the loop, but not shared with stdout or other processes.
+
+        uvloop makes watched descriptors non-blocking, which would affect every user of a shared terminal descriptor.
+        """
+
         def __init__(self, stdin: TextIO) -> None:
             super().__init__(stdin)
-            self._modes = _modes(self.fileno())
+            self._separate = separate_descriptor(stdin.fileno())
+            self._modes = _modes(self._separate)
+
+        def fileno(self) -> int:
+            return self._separate
+
+        def close(self) -> None:
+            os.close(self._separate)
 
         def raw_mode(self) -> AbstractContextManager[None]:
             return _Raw(self.fileno())
@@ -201,12 +233,12 @@ def _modes(fd: int) -> list[Any]:
 
 
 @asynccontextmanager
-async def _output_above() -> AsyncGenerator[None]:
+async def _output_above() -> AsyncGenerator[_Above]:
     """Within the ``with`` block, print everything written to stdout, stderr and their log handlers above the prompt."""
     above = _Above(sys.stdout)
     try:
         with _redirected(cast("TextIO", above)):
-            yield
+            yield above
     finally:
         await above.finish()
 
@@ -245,6 +277,9 @@ class _Above:
         self._pieces: deque[str] = deque()
         self._printing: asyncio.Task[None] | None = None
         self._finished = False
+        #: Set unless the terminal is lent. The prompt is not shown again until then.
+        self.returned: asyncio.Event = asyncio.Event()
+        self.returned.set()
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the terminal."""
@@ -269,6 +304,19 @@ class _Above:
         """
         if self._finished:
             self._terminal.flush()
+
+    async def lend(self, use: Callable[[TextIO], Coroutine[Any, Any, None]]) -> None:
+        """Lend the terminal to ``use``. Output is queued in the meantime."""
+        # A new task, because the session is a context variable.
+        await self._loop.create_task(self._lend(use), name="terminal lent", context=self._context)
+
+    async def _lend(self, use: Callable[[TextIO], Coroutine[Any, Any, None]]) -> None:
+        self.returned.clear()
+        try:
+            async with in_terminal():
+                await use(self._terminal)
+        finally:
+            self.returned.set()
 
     async def finish(self) -> None:
         """Print the remaining text. Later text is written directly to the terminal."""

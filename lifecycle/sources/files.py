@@ -12,6 +12,7 @@ import asyncio
 import errno
 import logging
 import os
+import sys
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias, cast
@@ -243,6 +244,9 @@ class _WatchedChanges:
         # True until the watches have been opened for the first time. Changes before that are not reported.
         self._is_new = is_new
         self._watch: _Watch | None = None
+        # True until a directory is added or deleted. With inotify, a recursive watch examines every file, even ignored
+        # files, before it returns, and blocks all threads meanwhile.
+        self._shallow = sys.platform == "linux"
         # The directories to read again: sets of real paths, each with the time when it is due, in no particular order.
         self._due: list[tuple[float, set[str]]] = []
         # The number of hints since the last full comparison was scheduled.
@@ -263,6 +267,7 @@ class _WatchedChanges:
         for last in (*[False] * _ATTEMPTS, True):
             if await self._open_once(last=last) or last:
                 break
+            self._shallow = False
             await self.close()
         self._is_new = False
 
@@ -288,6 +293,7 @@ class _WatchedChanges:
         new = self._schedule(len(hints), now())
         unsure = self._tree.index.links_changed or (new and self._watch.watch_set.whole)
         if self._watch.is_outdated_by(reports) or (unsure and await asyncio.to_thread(self._misses_something)):
+            self._shallow = False
             await self.close()
             await self.open()
         return self._tree.take_changes()
@@ -303,7 +309,7 @@ class _WatchedChanges:
 
         Return whether the watches cover all directories found.
         """
-        watch_set = await asyncio.to_thread(self._tree.watch_set)
+        watch_set = await asyncio.to_thread(self._wanted)
         self._watch = _Watch(watch_set, step=self._step)
         try:
             await self._watch.open()
@@ -319,7 +325,10 @@ class _WatchedChanges:
             await self._look()
             return False
         await self._look()
-        return watch_set == await asyncio.to_thread(self._tree.watch_set)
+        return watch_set == await asyncio.to_thread(self._wanted)
+
+    def _wanted(self) -> WatchSet:
+        return self._tree.watch_set(shallow=self._shallow)
 
     async def _look(self) -> None:
         await asyncio.to_thread(self._tree.list_files if self._is_new else self._tree.compare)
@@ -347,7 +356,7 @@ class _WatchedChanges:
         self._next_open = now() + max(_MOMENT, _SHARE * (now() - began))
 
     def _misses_something(self) -> bool:
-        return self._watch is None or self._watch.watch_set != self._tree.watch_set()
+        return self._watch is None or self._watch.watch_set != self._wanted()
 
     def _timeout(self, now: float) -> float | None:
         return max(0.0, min(at for at, _ in self._due) - now) if self._due else None

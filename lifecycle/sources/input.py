@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lifecycle.control import Emit
     from lifecycle.control.deliveries import Delivery
 
-__all__ = ["CommandSet", "GivenCommands", "InputSource", "is_terminal"]
+__all__ = ["CommandSet", "GivenCommands", "InputSource", "is_terminal", "separate_descriptor"]
 
 _log = logging.getLogger("lifecycle.sources")
 
@@ -329,7 +329,7 @@ def _open_descriptor(fd: int) -> _Reader:
         return _InlineReader(lambda: b"")
     if stat.S_ISREG(kind):
         return _InlineReader(lambda: os.read(fd, _CHUNK))
-    own = _own(fd, kind)
+    own = separate_descriptor(fd)
     loop = asyncio.get_running_loop()
     try:
         loop.add_reader(own, lambda: None)
@@ -339,9 +339,9 @@ def _open_descriptor(fd: int) -> _Reader:
     return _PollReader(own)
 
 
-def _own(fd: int, kind: int) -> int:
+def separate_descriptor(fd: int) -> int:
     """Return a separate descriptor. If possible, open the file again in non-blocking mode."""
-    if stat.S_ISFIFO(kind) or os.isatty(fd):
+    if stat.S_ISFIFO(os.fstat(fd).st_mode) or os.isatty(fd):
         with suppress(OSError):
             return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     return os.dup(fd)

@@ -10,14 +10,12 @@ import os
 import random
 import time
 from collections import deque
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-from cronsim import CronSim, CronSimError
 
 from lifecycle._async import wall_clock
+from lifecycle._cron import LATE, Cron
 from lifecycle._durations import in_seconds
 from lifecycle.errors import Dropped
 from lifecycle.events import TickEvent
@@ -28,21 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ScheduleSource"]
 
-CATCH_UP = ("none", "once", "all")
-NAMES = {
-    "@hourly": "0 * * * *",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@weekly": "0 0 * * 0",
-    "@monthly": "0 0 1 * *",
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-}
-
 SECOND = timedelta(seconds=1)
 
-#: A tick that is more than this many seconds late is considered missed.
-LATE = 60.0
 #: The maximum number of seconds between reads of the system clock, which can be adjusted, and which keeps running while
 #: the machine sleeps.
 _LOOK = 30.0
@@ -85,11 +70,10 @@ class ScheduleSource:
         state: str | os.PathLike[str] | None = None,
         jitter: Duration = 0.0,
     ) -> None:
-        if catch_up not in CATCH_UP:
-            raise ValueError(f"catch_up={catch_up!r} is unknown; use one of {', '.join(map(repr, CATCH_UP))}")
+        self._cron = Cron(expression, timezone, catch_up)
         self.expression: str = expression
         self.name: str = name
-        self.timezone: tzinfo = _zone(timezone)
+        self.timezone: tzinfo = self._cron.timezone
         self.catch_up: str = catch_up
         self.jitter: float = in_seconds("jitter", jitter, least=0, finite=True)
         self._state = None if state is None else Path(state)
@@ -97,7 +81,6 @@ class ScheduleSource:
         self._last: datetime | None = None
         # Ticks that were sent and whose deliveries may not have ended, oldest first.
         self._sent: deque[tuple[datetime, Delivery]] = deque()
-        self._check()
 
     def __repr__(self) -> str:
         return f"ScheduleSource({self.expression!r}, name={self.name!r})"
@@ -123,12 +106,12 @@ class ScheduleSource:
     async def _due(self, last: datetime) -> datetime:
         """Wait for the next tick after ``last`` that should be sent, and return its time."""
         while True:
-            tick, delay = self._next(last), random.uniform(0, self.jitter)  # noqa: S311  # it only spreads load
+            tick, delay = self._cron.next(last), random.uniform(0, self.jitter)  # noqa: S311  # it only spreads load
             await self._reached(tick.timestamp() + delay)
             now = self._now()
             if self.catch_up == "all" or (now - tick).total_seconds() <= LATE + delay:
                 return tick
-            last = self._next(now + SECOND, reverse=True)
+            last = next(self._cron.before(now + SECOND))
             if self.catch_up == "once" or (now - last).total_seconds() <= LATE:
                 return last
 
@@ -143,20 +126,6 @@ class ScheduleSource:
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(wall_clock()(), self.timezone)
-
-    def _next(self, moment: datetime, *, reverse: bool = False) -> datetime:
-        return next(CronSim(NAMES.get(self.expression, self.expression), moment, reverse))
-
-    def _check(self) -> None:
-        try:
-            self._next(datetime.now(self.timezone))
-        except CronSimError as error:
-            raise ValueError(
-                f"{self.expression!r} is not a cron expression ({error}); use five fields, such as '0 3 * * *', "
-                f"six fields with seconds first, or one of {', '.join(NAMES)}"
-            ) from None
-        except StopIteration:
-            raise ValueError(f"{self.expression!r} never matches; check the day and the month") from None
 
     async def _record(self, *, stopped: bool = False) -> None:
         """Store the time up to which all ticks have been completed.
@@ -197,23 +166,3 @@ class ScheduleSource:
         if name != self.name:
             raise ValueError(f"{self._state} belongs to the schedule {name!r}; use a separate file for {self.name!r}")
         return min(last.astimezone(self.timezone), now)
-
-
-def _zone(timezone: str | tzinfo | None) -> tzinfo:
-    """Return a time zone with its rules for daylight saving time.
-
-    Raises:
-        ValueError: if no zone has that name.
-    """
-    if isinstance(timezone, tzinfo):
-        return timezone
-    name = timezone or os.environ.get("TZ", "").lstrip(":")
-    try:
-        if name:
-            return ZoneInfo(name)
-        with Path("/etc/localtime").open("rb") as file:
-            return ZoneInfo.from_file(file)
-    except (ZoneInfoNotFoundError, ValueError) as error:
-        raise ValueError(f"timezone={name!r} is unknown; use a name such as 'Europe/Berlin'") from error
-    except OSError:
-        return UTC

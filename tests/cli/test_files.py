@@ -74,7 +74,7 @@ def test_a_name_without_a_value_sets_nothing() -> None:
     assert parse_env("A\nB=1", ".env") == {"B": "1"}
 
 
-@pytest.mark.parametrize("line", ["A: 1", 'A="a"b', "=1", "A='1", 'A="1', "A='1' 2", "A B=1", "A=\0"])
+@pytest.mark.parametrize("line", ["'A=B'=1", "''=1", "A: 1", "=1", "A='1", 'A="1', "A='1' 2", "A B=1", "A=\0"])
 def test_a_line_that_cannot_be_read_is_named(line: str) -> None:
     with pytest.raises(ConfigError, match=r"^\.env:2: .*write KEY=VALUE"):
         parse_env(f"B=1\n{line}", ".env")

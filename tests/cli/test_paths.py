@@ -225,6 +225,21 @@ class TestOtherIgnoreFiles:
         (home / "mine").write_text("*.swo\n")
         assert rules(repo).action(repo / "a.swo") == "ignore"
 
+    @pytest.mark.parametrize("line", ["[z-a]", "x\\", "[[:alpha:]]*"])
+    def test_a_line_that_cannot_be_parsed_is_named_and_the_others_apply(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, line: str
+    ) -> None:
+        (tmp_path / ".gitignore").write_text(f"*.log\n{line}\n*.tmp\n")
+        seen = rules(tmp_path)
+        assert [seen.action(tmp_path / name) for name in ("a.log", "b.tmp", "z")] == ["ignore", "ignore", "restart"]
+        assert f"cannot parse line 2 of {tmp_path / '.gitignore'}" in caplog.text
+
+    def test_only_newlines_end_a_line_and_a_byte_order_mark_is_skipped(self, tmp_path: Path) -> None:
+        (tmp_path / ".gitignore").write_bytes(b"\xef\xbb\xbfa\r\nb\x0cc\n[[]d\n")
+        seen = rules(tmp_path)
+        ignored = [name for name in ("a", "b", "c", "b\x0cc", "[d") if seen.action(tmp_path / name) == "ignore"]
+        assert ignored == ["a", "b\x0cc", "[d"]
+
     def test_a_list_of_paths_to_ignore_applies_without_git(self, tmp_path: Path) -> None:
         (tmp_path / "here").mkdir()
         (tmp_path / "lib").mkdir()

@@ -94,6 +94,7 @@ def link(path: Path, target: str) -> None:
     beside.replace(path)
 
 
+@pytest.mark.usefixtures("every_loop")
 async def test_a_file_causes_events_when_added_modified_and_deleted(tmp_path: Path) -> None:
     file = tmp_path / "file.txt"
     async with watching(tmp_path, step=0.1) as seen:
@@ -387,6 +388,30 @@ async def test_links_in_a_circle_are_harmless(tmp_path: Path) -> None:
 
 
 # -- reported changes ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the watches of inotify")
+async def test_ignored_directories_are_not_watched_at_the_start(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / "node_modules" / str(number)).mkdir(parents=True)
+        (tmp_path / "src" / str(number)).mkdir(parents=True)
+    before = inotify_watches()
+    async with watching(tmp_path) as seen:
+        assert inotify_watches() - before < 30
+        (tmp_path / "src" / "7" / "a").write_text("x")
+        await seen.wait_for("added", tmp_path / "src" / "7" / "a")
+        (tmp_path / "src" / "new" / "newer").mkdir(parents=True)
+        (tmp_path / "src" / "new" / "newer" / "b").write_text("x")
+        await seen.wait_for("added", tmp_path / "src" / "new" / "newer" / "b")
+
+
+def inotify_watches() -> int:
+    """Return the number of inotify watches of this process."""
+    found = 0
+    for info in Path("/proc/self/fdinfo").iterdir():
+        with contextlib.suppress(OSError):
+            found += info.read_text().count("inotify wd:")
+    return found
 
 
 async def test_ignored_names_count_below_the_watched_directory_only(tmp_path: Path) -> None:

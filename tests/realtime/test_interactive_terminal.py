@@ -454,6 +454,7 @@ def test_invalid_lines_are_answered() -> None:
     assert "shipped on" in said
 
 
+@pytest.mark.usefixtures("every_loop")
 @pytest.mark.parametrize("stdin", ["</dev/null", "<&-"])
 def test_an_empty_stdin_ends_the_input_only(stdin: str) -> None:
     process = subprocess.Popen(
@@ -486,6 +487,7 @@ def test_an_open_pipe_does_not_delay_the_exit() -> None:
 # -- in tmux, as a user sees it ----------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("every_loop")
 @pytest.mark.engine("tmux")
 def test_in_a_shell_in_tmux(tmp_path: Path) -> None:
     """Typed, cleared, completed and printed text appears in the right place, and the shell continues afterwards."""

@@ -113,6 +113,7 @@ async def test_typed_text_is_read_and_control_keys_send_signals() -> None:
     await terminal.write(b"too late")
 
 
+@pytest.mark.usefixtures("every_loop")
 async def test_a_write_to_a_full_terminal_waits_and_returns_at_the_end() -> None:
     screen = Screen()
     terminal = Terminal(screen)

@@ -173,9 +173,8 @@ def test_server_that_inherits_a_socket(watch: Any, here: Path, code: str, argv: 
 
 @pytest.mark.engine("node")
 def test_node_program(watch: Any, here: Path) -> None:
-    """A syntax error in JavaScript is found by the new process, so `--keep-old` starts it before the old one exits."""
     write(here / "app.js", NODE)
-    seen = watch("--socket", "127.0.0.1:0", "--keep-old", "--ready", "line:listening", "--", "node", "app.js")
+    seen = watch("--socket", "127.0.0.1:0", "--", "node", "app.js")
     [port] = seen.said(r"listening on 127\.0\.0\.1:(\d+)")
     keeps_running(seen, here / "app.js", lambda: ask(int(port)))
 

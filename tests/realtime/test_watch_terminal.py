@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
+import termios
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -136,6 +138,21 @@ def terminal(here: Path) -> Iterator[Callable[..., Terminal]]:
         each.tty.close(force=True)
 
 
+def test_signals_of_job_control_are_not_events(
+    terminal: Any, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("run")))
+    seen = terminal()
+    seen.sees("up 1")
+    routes = subprocess.run(
+        [sys.executable, "-m", "lifecycle", "ctl", "routes"], capture_output=True, text=True, check=True, timeout=LIMIT
+    )
+    assert "command/restart" in routes.stdout
+    assert "signal/chld" not in routes.stdout
+    seen.presses("c")
+    seen.ends(0)
+
+
 class TestPrompt:
     def test_the_command_has_a_terminal_of_our_size(self, terminal: Any) -> None:
         seen = terminal("--prompt")
@@ -213,6 +230,71 @@ class TestPrompt:
         [child] = seen.children()
         seen.types("status")
         seen.sees(str(child.pid))
+        seen.types("quit")
+        seen.ends(0)
+
+    def test_fg_gives_the_terminal_to_a_debugger_until_ctrl_z(self, terminal: Any, here: Path) -> None:
+        write(here / "app.py", PDB)
+        seen = terminal("--prompt")
+        seen.sees(r"\(Pdb\)")
+        seen.types("fg")
+        seen.sees(r"Ctrl\+Z returns to the prompt.*\(Pdb\)")
+        seen.types("p answer + 1")
+        seen.sees("43")
+        seen.presses("z")
+        seen.types("status")
+        seen.sees(r"running.*pid \d+")
+        seen.types("fg")
+        seen.sees(r"\(Pdb\)")
+        seen.types("c")
+        seen.sees("after 42")
+        seen.presses("z")
+        seen.types("quit")
+        seen.ends(0)
+
+    def test_fg_ends_with_the_command(self, terminal: Any, here: Path) -> None:
+        write(here / "app.py", "print('hello', input('your name? ').upper())\n")
+        seen = terminal("--prompt")
+        seen.sees(r"your name\? ")
+        seen.types("fg")
+        seen.sees(r"returns to the prompt.*your name\? ")
+        seen.types("Bob")
+        seen.sees("hello BOB")
+        seen.sees("exited with status 0")
+        seen.sees("lifecycle>")
+        seen.types("fg")
+        seen.sees("the command is not running")
+        seen.types("quit")
+        seen.ends(0)
+
+    def test_ctrl_c_after_fg_stops_only_the_command(self, terminal: Any) -> None:
+        seen = terminal("--prompt")
+        seen.sees("up 1")
+        seen.types("fg")
+        seen.sees("returns to the prompt")
+        seen.presses("c")
+        seen.sees("KeyboardInterrupt")
+        seen.sees("waiting for a change")
+        seen.types("quit")
+        seen.ends(0)
+
+    def test_sigterm_after_fg_restores_the_terminal(self, terminal: Any) -> None:
+        seen = terminal("--prompt")
+        seen.sees("up 1")
+        seen.types("fg")
+        seen.sees("returns to the prompt")
+        until_blocking(lambda: not termios.tcgetattr(seen.tty.child_fd)[3] & termios.ISIG)
+        seen.process.terminate()
+        until_blocking(lambda: termios.tcgetattr(seen.tty.child_fd)[3] & termios.ICANON)
+        seen.ends(0)
+
+    def test_fg_is_refused_to_a_suspended_command(self, terminal: Any) -> None:
+        seen = terminal("--prompt")
+        seen.sees("up 1")
+        seen.types("suspend")
+        seen.sees("suspended; ")
+        seen.types("fg")
+        seen.sees("the command is suspended; resume it first")
         seen.types("quit")
         seen.ends(0)
 

@@ -228,7 +228,7 @@ def test_debugger_gets_no_input_with_a_prompt(screen: Screen, tmp_path: Path) ->
     screen.sees(r"\(Pdb\)\s+lifecycle>")
     screen.types("p answer + 1")
     screen.sees("Unknown command 'p'")
-    screen.sees("the command gets no input; omit --prompt")
+    screen.sees("the command gets no input at the prompt; fg gives it the terminal")
     screen.presses("C-c")
     screen.sees("suspended; `resume` continues")
     screen.types("quit")

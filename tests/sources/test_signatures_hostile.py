@@ -1,7 +1,6 @@
 """For any input, a verifier returns the id or raises `VerificationError`, and accepts nothing that was not signed.
 
-The suite tries several thousand inputs, and `make chaos` (``LIFECYCLE_CHAOS``) tries a million. ``LIFECYCLE_SEED``
-repeats a run.
+``LIFECYCLE_SEED`` repeats a run. `tests.chaos.fuzz` tries more inputs.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from lifecycle.sources.signatures import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-INPUTS = 1_000_000 if "LIFECYCLE_CHAOS" in os.environ else 5_000
+INPUTS = 5_000
 SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32)))
 
 NOW = 1_700_000_000
@@ -143,7 +142,6 @@ def spoiled(headers: dict[str, str], chance: random.Random) -> dict[str, str]:
     return changed
 
 
-@pytest.mark.timeout(60 + INPUTS / 500)
 def test_a_changed_request_is_rejected_or_equivalent() -> None:
     chance = random.Random(SEED)
     accepted = 0

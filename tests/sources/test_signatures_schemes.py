@@ -358,6 +358,22 @@ def test_a_secret_from_the_environment_keeps_its_bytes() -> None:
             make("\ud800")
 
 
+def test_all_signatures_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare(expected: bytes, given: bytes) -> bool:
+        compared.append((expected, given))
+        return expected == given
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    for make in MAKERS:
+        compared.clear()
+        signed = make("first").sign(BODY, now=NOW, delivery_id="1")
+        make("first", "second", "third").verify(signed, BODY, now=NOW)
+        # The comparison does not end at the first match.
+        assert [expected == given for expected, given in compared] == [True, False, False], make
+
+
 def test_a_request_too_old_or_from_the_future_is_rejected() -> None:
     for make in TIMED:
         signed = make("hush").sign(BODY, now=NOW, delivery_id="1")

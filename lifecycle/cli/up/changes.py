@@ -1,6 +1,7 @@
 """Restarts for `lifecycle up` when files watched by its processes change.
 
-As in `lifecycle watch`, touching a file does not trigger a restart. If a changed Python file cannot be compiled, or an
+As in `lifecycle watch`, touching a file does not trigger a restart. If a changed Python or JavaScript file cannot be
+compiled, or an
 environment file is invalid, the old process keeps running.
 """
 
@@ -14,9 +15,11 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from lifecycle.cli.output import ConfigError
 from lifecycle.cli.paths import PathRules, absolute, own_output
+from lifecycle.cli.watch.contents import Contents
 from lifecycle.cli.watch.launcher import interpreter
-from lifecycle.cli.watch.session import Contents, SyntaxCheck, because_of, handle_changes
+from lifecycle.cli.watch.session import because_of, handle_changes
 from lifecycle.cli.watch.settings import WAIT, Settings
+from lifecycle.cli.watch.syntax import SyntaxCheck
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     from lifecycle.control import Router
     from lifecycle.events import Change
 
-__all__ = ["Changes", "Restarts", "python_of"]
+__all__ = ["Changes", "Restarts", "interpreter_of"]
 
 #: Reads a process's environment files and returns its environment.
 _Environment: TypeAlias = "Callable[[Process], Mapping[str, str]]"
@@ -83,6 +86,16 @@ class Changes:
         """Read the watched files, so that touched but unchanged files can be recognised. Yields after each batch."""
         return self._contents.learn(dict.fromkeys(self.paths), self._select)
 
+    async def why_not(self, name: str) -> str | None:
+        """Return the errors that would prevent the process ``name`` from restarting, or None if it can restart."""
+        for watch in self._watches:
+            if watch.name == name and (errors := await watch.errors()):
+                return because_of(f"restart requested; {self._kept(name)}", errors)
+        return None
+
+    def _kept(self, name: str) -> str:
+        return f"the old {name} keeps running" if self._restarts.is_alive(name) else f"{name} is not started"
+
     def _select(self, paths: Iterable[Path]) -> set[Path]:
         every = [*paths]
         return {path for watch in self._watches for path in watch.rules.select(filter(watch.contains, every))}
@@ -110,9 +123,7 @@ class Changes:
         """Print how changes affect a process, and return whether it has to be restarted."""
         why = watch.rules.describe(own)
         if errors := await watch.errors(own):
-            alive = self._restarts.is_alive(watch.name)
-            then = f"the old {watch.name} keeps running" if alive else f"{watch.name} is not started"
-            self._console.error(because_of(f"{why}; {then}", errors))
+            self._console.error(because_of(f"{why}; {self._kept(watch.name)}", errors))
         else:
             self._console.info(f"{why}; restarting {watch.name}")
         return not errors
@@ -128,8 +139,8 @@ class _Watch:
         self.paths = tuple(absolute(path, Path.cwd()) for path in process.watch)
         settings = Settings(command=process.argv, paths=self.paths)
         self.rules = PathRules(settings, Path.cwd(), outputs=own_output(*logs))
-        python = python_of(process, environment(process))
-        self.syntax = None if python is None else SyntaxCheck(python)
+        program = interpreter_of(process, environment(process))
+        self.syntax = None if program is None else SyntaxCheck(program)
 
     def contains(self, path: Path) -> bool:
         """Return whether the process watches ``path`` or a parent directory."""
@@ -139,9 +150,9 @@ class _Watch:
         """Return whether a change to ``path`` restarts the process."""
         return self.contains(path) and self.rules.action(path) != "ignore"
 
-    async def errors(self, changed: Iterable[Path]) -> list[str]:
+    async def errors(self, changed: Iterable[Path] = ()) -> list[str]:
         """Return the errors that would prevent the process from starting after these changes."""
-        errors = [] if self.syntax is None else await self.syntax.errors([*changed])
+        errors = [] if self.syntax is None else await self.syntax.errors(changed)
         try:
             self._environment(self._process)
         except ConfigError as error:
@@ -149,14 +160,14 @@ class _Watch:
         return errors
 
 
-def python_of(process: Process, env: Mapping[str, str]) -> str | None:
-    """Return the Python interpreter that runs the command, if known; see `interpreter`.
+def interpreter_of(process: Process, env: Mapping[str, str]) -> str | None:
+    """Return the Python or Node.js interpreter that runs the command, if known; see `interpreter`.
 
-    If the command is a shell command line, this is the interpreter of its first Python program.
+    If the command is a shell command line, this is the interpreter of its first program that has one.
     """
     if not isinstance(process.command, str):
-        return _python(process.command, process.cwd, env)
-    programs = (_python(_words(part), process.cwd, env) for part in re.split(r"[;&|\n]+", process.command))
+        return _interpreter(process.command, process.cwd, env)
+    programs = (_interpreter(_words(part), process.cwd, env) for part in re.split(r"[;&|\n]+", process.command))
     return next(filter(None, programs), None)
 
 
@@ -171,7 +182,7 @@ def _words(line: str) -> list[str]:
     return words
 
 
-def _python(argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> str | None:
+def _interpreter(argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> str | None:
     if not argv:
         return None
     name = str(cwd / argv[0]) if "/" in argv[0] else argv[0]

@@ -219,7 +219,8 @@ def _stop(process: Process) -> list[str]:
         *([f"SuccessExitStatus={codes}"] if codes else ()),
         "KillMode=mixed",
         f"KillSignal={process.stop_signal.name}",
-        f"TimeoutStopSec={_seconds(process.stop_timeout)}",
+        # For systemd, 0 means without a limit.
+        f"TimeoutStopSec={_seconds(process.stop_timeout) if process.stop_timeout else '1ms'}",
     ]
 
 

@@ -24,7 +24,7 @@ from lifecycle.cli.up.selection import counts, selected
 from lifecycle.cli.up.starts import OrderedWorker, Starts
 from lifecycle.cli.watch.session import watching
 from lifecycle.control import Router
-from lifecycle.errors import InvalidTransition, SourceFailed, WorkerFailed
+from lifecycle.errors import InvalidTransition, NotHandled, SourceFailed, WorkerFailed
 from lifecycle.workers import ProcessWorker, Spec, Supervisor
 from lifecycle.workers.model import AT_WORK, FINAL, Status
 
@@ -146,9 +146,10 @@ class _Program:
         return [] if self._dashboard is None else [Dashboard(port=self._dashboard)]
 
     def _new_router(self) -> Router:
-        """Return a router for the command `scale`."""
+        """Return a router for the command `scale`, which also checks files before the built-in command `restart`."""
         router = Router("up")
         router.command("scale", self._scale, help="Change the number of copies: NAME=N.", complete=self._scalings)
+        router.handle("command/restart", self._check_restart, concurrency=len(self._processes))
         # Otherwise, a program with a router ignores SIGHUP if there is no terminal.
         router.handle("signal/hangup", lambda _: _shut_down())
         return router
@@ -219,6 +220,15 @@ class _Program:
                 worker = self._supervisor[state.name]
                 assert isinstance(worker, ProcessWorker), "what its spec makes"
                 worker.send_signal(signal.SIGKILL, group=True)
+
+    async def _check_restart(self, event: CommandEvent) -> None:
+        """Refuse to restart a process if one of its files is broken."""
+        for word in event.args[:1]:
+            name = word.rpartition("/")[2].partition(".")[0]
+            if why_not := await self._changes.why_not(name):
+                self._screen.console.error(why_not)
+                raise refused(why_not)
+        raise NotHandled("the built-in command restarts the process")
 
     # -- copies ---------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Handover",
     "Launcher",
+    "StdioMode",
     "arguments",
     "changes_env",
     "find_program",
@@ -51,7 +52,7 @@ StdioMode: TypeAlias = Literal["pty", "foreground", "pipes"]
 _MAX_CHANGES = 96 * 1024
 _CLEAR = "\x1b[2J\x1b[3J\x1b[H"
 
-_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*[dt]?(?:\.exe)?")
+_INTERPRETER = re.compile(r"(?:(?:python|pypy)[0-9.]*[dt]?|node(?:js)?)(?:\.exe)?")
 #: The second line of a script written by pip if the interpreter's path is too long for ``#!``.
 _LONG_SHEBANG = re.compile(rb"'''exec' (.+) \"\$0\"")
 
@@ -147,6 +148,11 @@ class Launcher:
     def ends_all(self, exit_code: int | None) -> bool:
         """Return whether the user pressed Ctrl+C in the foreground, which stops the command and `lifecycle watch`."""
         return self._foreground is not None and self._foreground.ended_by_user(exit_code)
+
+    @property
+    def terminal(self) -> OwnTerminal | None:
+        """The terminal of the latest run that has not exited, or None."""
+        return next((each for each in reversed(self._terminals) if each.is_open), None)
 
     def resize(self) -> None:
         """Resize the command's own terminal to match our terminal."""
@@ -259,18 +265,18 @@ def own_reload_option(argv: Sequence[str]) -> str | None:
 
 
 def interpreter(argv: Sequence[str], env: Mapping[str, str]) -> str | None:
-    """Return the Python interpreter that runs ``argv``, or None if it cannot be determined without running the command.
+    """Return the interpreter that runs ``argv``, or None if it cannot be determined without running the command.
 
-    The program must be a Python interpreter, or a script such as uvicorn, flask or gunicorn whose first line names one.
+    The program must be Python or Node.js, or a script such as uvicorn, flask or npm whose first line names one of them.
     The result is None for ``uv run``, ``poetry run`` and shells.
     """
     program = Path(argv[0])
-    if _PYTHON.fullmatch(program.name):
+    if _INTERPRETER.fullmatch(program.name):
         return argv[0]
     words = _shebang(program)
     if words and Path(words[0]).name == "env":
         words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-    if not words or not _PYTHON.fullmatch(Path(words[0]).name):
+    if not words or not _INTERPRETER.fullmatch(Path(words[0]).name):
         return None
     return shutil.which(words[0], path=env.get("PATH", os.defpath))
 

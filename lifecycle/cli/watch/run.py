@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import os
 import signal
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lifecycle._steering.answers import reply
+from lifecycle._steering.answers import current_answer, refused, reply
 from lifecycle.cli.files import permissions_checked
 from lifecycle.cli.logs import console_for, logging_to
 from lifecycle.cli.output import FAILED, ConfigError, UsageError
@@ -22,16 +26,18 @@ from lifecycle.events import SignalEvent
 from lifecycle.handlers import SuspendHandler
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from lifecycle.cli.output import Console
     from lifecycle.cli.watch.endpoints import LiveReload
-    from lifecycle.cli.watch.launcher import Handover
+    from lifecycle.cli.watch.launcher import Handover, StdioMode
     from lifecycle.cli.watch.session import ChangeSource
     from lifecycle.cli.watch.settings import Settings
     from lifecycle.cli.watch.terminal import Foreground
     from lifecycle.control import Router
     from lifecycle.runtime.mains import AnyMain
+
+    _SignalHandlers = Mapping[signal.Signals, Callable[[], None]]
 
 __all__ = ["watch"]
 
@@ -83,7 +89,7 @@ class _Program:
         mode = stdio_mode(settings)
         foreground = _foreground() if mode == "foreground" else None
         self._launcher = Launcher(settings, mode, foreground, socket)
-        python = interpreter(self._launcher.argv, os.environ)
+        program = interpreter(self._launcher.argv, os.environ)
         rules = PathRules(settings, here, outputs=own_output())
         live = self._live_reload()
         self._runner = Runner(
@@ -91,11 +97,14 @@ class _Program:
         )
         suspender = SuspendHandler()
         suspender.manage(self._runner)
-        session = self._session = Session(settings, rules, self._runner, console, python=python, suspender=suspender)
+        session = self._session = Session(
+            settings, rules, self._runner, console, interpreter=program, suspender=suspender
+        )
         self._router = _interactive_router(session, suspender, settings, is_terminal=mode == "pty")
         self._router.handle("command/status", self._show_status, lane="command", replace=True)
         if settings.prompt and mode == "pty":
             self._router.also("input/unknown", self._explain_input)
+            self._router.command("fg", self._bring_forward, help="Give the terminal to the command until Ctrl+Z.")
         # Emitted by the `reload` command and, without a terminal, by SIGHUP.
         self._router.handle("lifecycle/reload", session.reload)
         self._files = self._handle_files()
@@ -103,10 +112,7 @@ class _Program:
         self._add_signals()
         if live is not None:
             self._router.add_source(live)
-        if foreground is not None:
-            _handle_job_control(self._router, foreground)
-        if mode == "pty":
-            _handle_resizing(self._router, self._launcher)
+        self._signals = _terminal_signals(self._launcher, foreground, mode)
 
     def run(self, *beside: AnyMain) -> int:
         """Run the watch alongside the components ``beside``, and return the exit status."""
@@ -123,11 +129,13 @@ class _Program:
 
     async def _main(self) -> None:
         """Run the command. The files are listed before it starts, so that no change is missed."""
-        async with watching(self._router, self._files, self._session.learn(), self._runner.spawned):
-            self._console.info(f"watching {self._watched}")
-            if option := own_reload_option(self._settings.command):
-                self._console.warning(f"the command also restarts itself ({option}), even after a syntax error")
-            await self._runner.run()
+        files = watching(self._router, self._files, self._session.learn(), self._runner.spawned)
+        with _handling(self._signals):
+            async with files:
+                self._console.info(f"watching {self._watched}")
+                if option := own_reload_option(self._settings.command):
+                    self._console.warning(f"the command also restarts itself ({option}), even after a syntax error")
+                await self._runner.run()
 
     def _handle_files(self) -> list[ChangeSource]:
         settings = self._settings
@@ -179,7 +187,27 @@ class _Program:
 
     def _explain_input(self, _: object) -> None:
         """Explain why the command did not receive a line that was typed at the prompt."""
-        self._console.info("with --prompt, the command gets no input; omit --prompt to use input() or breakpoint()")
+        self._console.info("the command gets no input at the prompt; fg gives it the terminal until Ctrl+Z")
+
+    async def _bring_forward(self, _: object) -> None:
+        """Give the terminal to the command until it exits or the user presses Ctrl+Z."""
+        from lifecycle.cli.watch.terminal import connect
+        from lifecycle.sources._terminal import lend_terminal
+
+        if current_answer.get() is not None:
+            raise refused("fg uses the terminal of lifecycle watch; type it at its prompt")
+        terminal = self._launcher.terminal
+        if terminal is None or self._runner.suspended:
+            raise refused("the command is suspended; resume it first" if terminal else "the command is not running")
+
+        greeting = io.StringIO()
+        replace(self._console, stream=greeting, quiet=False).info(
+            "the command has the terminal; Ctrl+Z returns to the prompt"
+        )
+        try:
+            await lend_terminal(partial(connect, terminal, greeting.getvalue()))
+        except LookupError:
+            raise refused("fg needs a prompt, but TERM is dumb; omit --prompt instead") from None
 
 
 def _require_paths(settings: Settings, *, typed: bool) -> None:
@@ -224,18 +252,29 @@ def _foreground() -> Foreground:
     return Foreground()
 
 
-def _handle_job_control(router: Router, foreground: Foreground) -> None:
-    """Make Ctrl+Z, ``fg`` and ``bg`` work as if the shell had started the command itself."""
-    from lifecycle.sources import SignalSource
+def _terminal_signals(launcher: Launcher, foreground: Foreground | None, mode: StdioMode) -> _SignalHandlers:
+    """Return the handlers for the signals of a terminal.
 
-    router.handle("signal/chld", lambda _: foreground.child_changed())
-    router.handle("signal/cont", lambda _: foreground.resume())
-    router.add_source(SignalSource(signal.SIGCHLD, signal.SIGCONT))
+    In the foreground, Ctrl+Z, ``fg`` and ``bg`` work as if the shell had started the command itself. A terminal of the
+    command's own has the same size as ours.
+    """
+    if foreground is not None:
+        return {signal.SIGCHLD: foreground.child_changed, signal.SIGCONT: foreground.resume}
+    return {signal.SIGWINCH: launcher.resize} if mode == "pty" else {}
 
 
-def _handle_resizing(router: Router, launcher: Launcher) -> None:
-    """Keep the command's own terminal the same size as ours."""
-    from lifecycle.sources import SignalSource
+@contextmanager
+def _handling(handlers: _SignalHandlers) -> Generator[None]:
+    """Call a function in the event loop for each of these signals, without events, which `ctl tail` would show."""
+    from lifecycle.runtime.signals import signal_registry
 
-    router.handle("signal/winch", lambda _: launcher.resize())
-    router.add_source(SignalSource(signal.SIGWINCH))
+    loop = asyncio.get_running_loop()
+
+    def receive(signum: int) -> None:
+        loop.call_soon_threadsafe(handlers[signal.Signals(signum)])
+
+    release = signal_registry().take(handlers, receive)
+    try:
+        yield
+    finally:
+        release()

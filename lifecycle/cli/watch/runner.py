@@ -20,7 +20,7 @@ from lifecycle.workers.specs import Spec
 from lifecycle.workers.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
     from signal import Signals
 
@@ -145,6 +145,11 @@ class Runner:
             self._request_run()
 
     # -- state -------------------------------------------------------------------------------------------------
+
+    @property
+    def suspended(self) -> bool:
+        """True if no run starts or continues until `resume` is called."""
+        return self._suspended
 
     @property
     def alive(self) -> bool:
@@ -287,8 +292,16 @@ class Runner:
         name = self._settings.command[0] + (f" #{self._run_number}" if self._run_number > 1 else "")
         return Spec(name, self._make_worker, restart=self._settings.restart, backoff=_BACKOFF)
 
-    def _make_worker(self) -> ProcessWorker:
-        """Return the worker for a run that is about to start. Later changes lead to another run."""
+    def _make_worker(self) -> ProcessWorker | Awaitable[ProcessWorker]:
+        """Return the worker for a run that is about to start. A request has already waited for ``--delay-run``."""
+        return self._new_worker() if self._requested else self._new_worker_after_delay()
+
+    async def _new_worker_after_delay(self) -> ProcessWorker:
+        await self._delay()
+        return self._new_worker()
+
+    def _new_worker(self) -> ProcessWorker:
+        """Return the worker for a run. Later changes lead to another run."""
         self._requested = self._queued = False
         if self._request is not None:
             # The request is now complete. If the run does not become ready, the restart policy applies.

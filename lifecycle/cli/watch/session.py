@@ -1,6 +1,7 @@
 """Reactions to changed files, webhooks and prompt commands: a restart, a signal, or nothing.
 
-A file that is touched, or saved with the same content, is treated as unchanged. If a Python file cannot be compiled, or
+A file that is touched, or saved with the same content, is treated as unchanged. If a Python or
+JavaScript file cannot be compiled, or
 ``--env-file`` is invalid, the old process keeps running.
 """
 
@@ -8,30 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import json
-import logging
-import os
 import shlex
-import signal
-import time
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass, field, replace
 from math import inf
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from lifecycle._steering.answers import current_answer, reply
 from lifecycle._util import error_text
 from lifecycle.cli.files import read_env
 from lifecycle.cli.output import ConfigError
+from lifecycle.cli.watch.contents import Contents
+from lifecycle.cli.watch.syntax import SyntaxCheck
 from lifecycle.control import Debounce, FileBatch, merge_files
-from lifecycle.errors import SourceFailed
+from lifecycle.errors import Dropped, SourceFailed
 from lifecycle.events import FileEvent
-from lifecycle.sources import DEFAULT_IGNORES, FileWatchSource
-from lifecycle.sources._file_tree import STAMP_NS, Rules
+from lifecycle.sources import FileWatchSource
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from lifecycle.cli.options import Action
     from lifecycle.cli.output import Console
@@ -46,12 +42,9 @@ __all__ = [
     "ChangeSource",
     "ChangedFile",
     "ChangedFiles",
-    "Contents",
     "Session",
-    "SyntaxCheck",
     "because_of",
     "handle_changes",
-    "syntax_errors",
     "watching",
 ]
 
@@ -63,8 +56,6 @@ _SHORTEST_STEP, _LONGEST_STEP = 0.01, 0.05
 #: A file is probably written by the command if it changes after this many starts in a row. Each change must follow
 #: the previous one within this many seconds.
 _STARTS, _SOON = 3, 3.0
-
-_log = logging.getLogger("lifecycle.cli")
 
 #: The reaction to a change.
 R = TypeVar("R")
@@ -193,7 +184,7 @@ async def _watch(
 class Session:
     """The event handlers for a watched command. Each selects a reaction, prints a message, and calls the runner.
 
-    ``python`` is the command's interpreter, or None if it is unknown.
+    ``interpreter`` runs the command: Python, Node.js, or None if it is unknown.
     """
 
     def __init__(
@@ -203,7 +194,7 @@ class Session:
         runner: Runner,
         console: Console,
         *,
-        python: str | None,
+        interpreter: str | None,
         suspender: SuspendHandler | None = None,
     ) -> None:
         self._settings = settings
@@ -211,7 +202,7 @@ class Session:
         self._runner = runner
         self._console = console
         self._suspender = suspender
-        self._syntax = SyntaxCheck(python) if python is not None and settings.check else None
+        self._syntax = SyntaxCheck(interpreter) if interpreter is not None and settings.check else None
         self._contents = Contents()
         # The changes and the last webhook received since `hold`, or None if changes are not held.
         self._held: ChangedFiles[Action] | None = None
@@ -253,6 +244,8 @@ class Session:
         why = self._rules.describe(changes)
         # If any file requires a restart, no signal is needed.
         if all(batch.reactions[path] == "reload" for path in changes):
+            if self._syntax is not None:
+                self._syntax.defer(changes)
             self._runner.signal(self._settings.reload_signal, why)
             return
         self._runner.add_changes(changes)
@@ -286,8 +279,15 @@ class Session:
         await self._change("reload requested")
 
     async def restart(self, _: object) -> None:
-        """Restart the command, even if it is suspended or changes only send a signal."""
-        self._runner.restart("restart requested")
+        """Restart the command, even if it is suspended or changes only send a signal.
+
+        Raises:
+            Dropped: if a file is broken. The old process keeps running.
+        """
+        held = () if self._held is None else self._held.changes
+        if await self._is_broken(held, why := "restart requested"):
+            raise Dropped("a file is broken, so the command is not restarted")
+        self._runner.restart(why)
         if self._suspender is not None:
             await self._suspender.resume()
 
@@ -295,21 +295,27 @@ class Session:
         """Hold changes and webhooks. The command keeps running."""
         if self._held is None:
             self._held, self._held_request = ChangedFiles(FileBatch({}), {}), ""
-        self._console.info("changes are held until release")
+        self._answer("changes are held until release")
 
     async def release(self, _: object) -> None:
         """React once to all held changes and webhooks."""
         batch, request, self._held = self._held, self._held_request, None
         if batch is None:
-            self._console.info("no changes are held")
+            self._answer("no changes are held")
             return
-        self._console.info("changes are no longer held")
+        self._answer("changes are no longer held")
         if not request:
             await self.files(batch)
             return
         changes = await self._contents.changed(batch.changes)
         self._runner.add_changes(changes)
         await self._change(request, changes)
+
+    def _answer(self, text: str) -> None:
+        """Answer a command, even with ``--quiet``. The answer to an external caller is also printed, unless quiet."""
+        if current_answer.get() is not None:
+            self._console.info(text)
+        reply(text, replace(self._console, quiet=False).info)
 
     async def _change(self, why: str, changes: Collection[Path] = ()) -> None:
         """Handle a request as if a file had changed. If a file is broken, the old process keeps running."""
@@ -319,7 +325,10 @@ class Session:
             self._runner.change(why)
 
     async def _is_broken(self, changes: Collection[Path], why: str) -> bool:
-        """Return whether an error in a file would prevent the command from starting, and print the error."""
+        """Return whether an error in a file would prevent the command from starting.
+
+        The error is printed, and also sent to an external caller.
+        """
         if not self._settings.check:
             return False
         wrong = await self._syntax.errors(changes) if self._syntax is not None else []
@@ -330,7 +339,9 @@ class Session:
             wrong.append(str(error))
         if wrong:
             then = "the old process keeps running" if self._runner.alive else "not started"
-            self._console.error(because_of(f"{why}; {then}", wrong))
+            text = because_of(f"{why}; {then}", wrong)
+            self._console.error(text)
+            reply(text, lambda _: None)
         return bool(wrong)
 
 
@@ -338,220 +349,3 @@ def because_of(effect: str, errors: Sequence[str]) -> str:
     """Return a message that describes ``effect``, followed by the errors that caused it."""
     count = "this error" if len(errors) == 1 else "these errors"
     return "\n".join([f"{effect} because of {count}:", *errors])
-
-
-# -- whether a file has changed ------------------------------------------------------------------------------------
-
-#: The maximum number of files to remember. The most recently changed files are kept.
-MAX_FILES: Final = 20_000
-#: The maximum size, in bytes, of a file to read. Larger files are compared by size and time.
-MAX_SIZE: Final = 1024 * 1024
-#: The maximum total number of bytes to read at startup.
-MAX_READ: Final = 64 * 1024 * 1024
-#: The number of files handled per call to a thread.
-BATCH: Final = 400
-_IGNORED: Final = Rules((), DEFAULT_IGNORES)
-
-
-class Contents:
-    """Recognises files that were only touched, or saved with the same content.
-
-    Files are compared by their permissions and contents. Small files are read, up to a maximum total size. The first
-    batch is read before the command starts, and later batches while it runs. Other files are compared by size and
-    time. An unknown file is treated as changed.
-
-    Args:
-        until: a time in ns. In later batches, files that changed at or after this time are not read [default: the end
-            of the first batch].
-    """
-
-    def __init__(self, *, until: int | None = None) -> None:
-        # A system clock time, in nanoseconds.
-        self._until = until
-        self._known: dict[str, bytes] = {}
-
-    async def learn(
-        self, roots: Iterable[Path], select: Callable[[Iterable[Path]], Iterable[Path]]
-    ) -> AsyncGenerator[int]:
-        """Read the files below ``roots`` that ``select`` accepts. Yield the number of files read after each batch."""
-        walk, left, until = _files(roots), float(MAX_READ), None
-        while found := await asyncio.to_thread(lambda: list(map(Path, islice(walk, BATCH)))):
-            prints, left = await asyncio.to_thread(_fingerprints, select(found), until, left)
-            if len(self._known) + len(prints) > MAX_FILES:
-                return
-            # Fingerprints from changes received in the meantime are newer.
-            self._known = prints | self._known
-            if until is None:
-                until = time.time_ns() - STAMP_NS if self._until is None else self._until
-            yield len(self._known)
-
-    async def changed(self, changes: Mapping[Path, Change]) -> dict[Path, Change]:
-        """Return the changes, omitting files that were only touched. Added and deleted files are always included."""
-        present = [path for path, change in changes.items() if change != "deleted"]
-        prints, _ = await asyncio.to_thread(_fingerprints, present)
-        return {path: change for path, change in changes.items() if self._differs(path, change, prints.get(str(path)))}
-
-    def _differs(self, path: Path, change: Change, now: bytes | None) -> bool:
-        before = self._known.pop(str(path), None)
-        if now is not None:
-            self._known[str(path)] = now
-            if len(self._known) > MAX_FILES:
-                del self._known[next(iter(self._known))]
-        return change != "modified" or now is None or before != now
-
-
-def _files(roots: Iterable[Path]) -> Iterator[str]:
-    """Yield the files at and below ``roots``, except those in caches, virtual environments and similar directories."""
-    for root in map(str, roots):
-        if not os.path.isdir(root):  # noqa: PTH112  # never raises
-            yield root
-        for folder, folders, files in os.walk(root):
-            folders[:] = [name for name in folders if not _IGNORED.skips(name, name)]
-            yield from (f"{folder.rstrip('/')}/{name}" for name in files if not _IGNORED.skips(name, name))
-
-
-def _fingerprints(paths: Iterable[Path], until: int | None = None, left: float = inf) -> tuple[dict[str, bytes], float]:
-    """Return the fingerprints of readable files unchanged since ``until``, and how many bytes may still be read.
-
-    At most ``left`` bytes are read. Files that would exceed this limit are compared by size and time.
-    """
-    found: dict[str, bytes] = {}
-    for path in map(str, paths):
-        if (one := _fingerprint(path, until, left)) is not None:
-            found[path], size = one
-            left -= size
-    return found, left
-
-
-def _fingerprint(path: str, until: int | None = None, left: float = inf) -> tuple[bytes, int] | None:
-    """Return a digest of a file's permissions and contents, and how many bytes were read.
-
-    If the file is too large to be read, the digest covers its size and time instead of its contents.
-    """
-    try:
-        # O_NONBLOCK, because the path may now be a named pipe.
-        file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        try:
-            status = os.fstat(file)
-            read = status.st_size <= min(left, MAX_SIZE)
-            data = os.read(file, status.st_size + 1) if read else f"{status.st_size} {status.st_mtime_ns}".encode()
-            if until is not None and os.fstat(file).st_ctime_ns >= until:
-                return None
-        finally:
-            os.close(file)
-    except OSError:
-        return None
-    mode = status.st_mode.to_bytes(4, "big")
-    return hashlib.blake2b(data, digest_size=16, salt=mode).digest(), len(data) if read else 0
-
-
-# -- whether a file can be compiled --------------------------------------------------------------------------------
-
-#: A program that runs on any Python 3. It reads paths and prints errors as JSON.
-_PROGRAM = """
-import json, sys, traceback
-found = {}
-for path in json.load(sys.stdin):
-    try:
-        with open(path, "rb") as stream:
-            source = stream.read()
-    except OSError:
-        continue
-    try:
-        compile(source, path, "exec", 0, True)
-    except (SyntaxError, ValueError) as error:
-        found[path] = "".join(traceback.format_exception_only(type(error), error))
-    except (MemoryError, RecursionError):
-        pass
-json.dump(found, sys.stdout)
-"""
-#: Isolated mode, no site module, no bytecode files, and no warnings (the command shows its own).
-_OPTIONS = ("-I", "-S", "-B", "-W", "ignore", "-c")
-
-
-class SyntaxCheck:
-    """Compiles a command's Python files with its interpreter ``python``."""
-
-    def __init__(self, python: str) -> None:
-        self._python = python
-        # The files that could not be compiled. They are checked again after every change.
-        self._broken: frozenset[Path] = frozenset()
-        # The file that was compiled in advance, its state at that time, and its errors (None if the check failed).
-        self._first: tuple[Path, object, asyncio.Future[dict[Path, str] | None]] | None = None
-
-    async def begin(self, path: Path) -> None:
-        """Compile ``path`` in advance, unless another file is already being compiled."""
-        if path.suffix != ".py" or (self._first is not None and not self._first[2].done()):
-            return
-        state = await asyncio.to_thread(_fingerprint, str(path))
-        if state is None:
-            return
-        done = asyncio.get_running_loop().create_future()
-        self._first = path, state, done
-        errors = None
-        try:
-            errors = await syntax_errors(self._python, [path])
-        finally:
-            done.set_result(errors)
-
-    async def errors(self, changed: Collection[Path]) -> list[str]:
-        """Compile the ``changed`` files and any that were broken before, and return the error messages."""
-        paths = {*changed, *self._broken}
-        first, errors = await self._first_errors()
-        found = errors if first in paths else {}
-        found |= await syntax_errors(self._python, sorted(paths - {first}))
-        self._broken = frozenset(found)
-        return list(found.values())
-
-    async def _first_errors(self) -> tuple[Path | None, dict[Path, str]]:
-        """Return the file that was compiled in advance and its errors, or None if the file has changed since."""
-        first, self._first = self._first, None
-        if first is not None:
-            path, state, done = first
-            errors = await asyncio.shield(done)
-            now = await asyncio.to_thread(_fingerprint, str(path))
-            if errors is not None and now == state:
-                return path, errors
-        return None, {}
-
-
-async def syntax_errors(python: str, paths: Collection[Path], *, limit: float = 5.0) -> dict[Path, str]:
-    """Return the files in ``paths`` that ``python`` cannot compile, each with its error message (file, line, caret).
-
-    Another process compiles the ``.py`` files, without running them or writing bytecode. Missing files are skipped. If
-    ``python`` cannot be run, or takes longer than ``limit`` seconds, no errors are returned.
-    """
-    sources = [str(path) for path in paths if path.suffix == ".py"]
-    if not sources:
-        return {}
-    answer = await _compile(python, json.dumps(sources).encode(), limit)
-    try:
-        errors: dict[str, str] = json.loads(answer)
-    except ValueError:
-        _log.debug("%s did not check the syntax of %s", python, sources)
-        return {}
-    return {Path(path): text.rstrip() for path, text in errors.items()}
-
-
-async def _compile(python: str, question: bytes, limit: float) -> bytes:
-    """Run the compiler program and return its output, or an empty result if it cannot be run or takes too long."""
-    pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-    try:
-        process = await asyncio.create_subprocess_exec(
-            python, *_OPTIONS, _PROGRAM, stdin=pipe, stdout=pipe, stderr=null, start_new_session=True
-        )
-    except OSError as error:
-        _log.debug("cannot run %s: %s", python, error)
-        return b""
-    try:
-        async with asyncio.timeout(limit):
-            output, _ = await process.communicate(question)
-    except TimeoutError:
-        return b""
-    finally:
-        if process.returncode is None:
-            # Kill the whole group, because other processes in it would keep the pipes open.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-    return output

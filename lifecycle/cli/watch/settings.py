@@ -158,7 +158,7 @@ class Settings:
         aliases=("-p", "--on-change-only"),
     )
     check: bool = option(
-        None, "restart even if a changed Python file has a syntax error", default=True, group=_RESTARTS
+        None, "restart even if a changed Python or JavaScript file has a syntax error", default=True, group=_RESTARTS
     )
     delay_run: float = option(
         "SECONDS",
@@ -252,7 +252,10 @@ class Settings:
         "FILE", "add the KEY=VALUE lines in this file to the command's environment", options.path, group=_COMMAND
     )
     prompt: bool = option(
-        None, "show a prompt for commands; the watched command receives no input", default=False, group=_COMMAND
+        None,
+        "show a prompt for commands; the watched command receives input only after fg",
+        default=False,
+        group=_COMMAND,
     )
     clear: bool = option(None, "clear the screen before each start", default=False, group="output", aliases=("-c",))
     quiet: bool = option(None, "print only warnings and errors", default=False, group="output", aliases=("-q",))

@@ -10,20 +10,24 @@ import signal
 import sys
 import termios
 import time
-from contextlib import contextmanager, suppress
+import tty
+from contextlib import contextmanager, nullcontext, suppress
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lifecycle.cli.output import write
+from lifecycle.runtime import current
 from lifecycle.workers.stdio import Inherited
 from lifecycle.workers.terminals import Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from contextlib import AbstractContextManager
+    from typing import TextIO
 
     from lifecycle.workers.stdio import Command
 
-__all__ = ["AboveThePrompt", "Foreground", "OwnTerminal"]
+__all__ = ["AboveThePrompt", "Foreground", "OwnTerminal", "connect"]
 
 #: The signals for Ctrl+Z, and for a background process that reads from, writes to or changes the terminal.
 _STOP_SIGNALS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
@@ -36,6 +40,9 @@ _FOREVER = str(2**31 - 1)
 _PARTIAL = 0.1
 #: The maximum number of characters to buffer for an incomplete line.
 _MAX_LINE = 64 * 1024
+_CTRL_Z: Final = b"\x1a"
+#: The maximum number of bytes per read from the keyboard, and of reads that the command has not received yet.
+_KEYS: Final = 1024
 
 
 class Foreground(Inherited):
@@ -159,6 +166,8 @@ class OwnTerminal(Terminal):
 
     def __init__(self, *, prompt: bool) -> None:
         self._screen = AboveThePrompt() if prompt else _Copy()
+        #: Set when the command has exited.
+        self.closed: asyncio.Event = asyncio.Event()
         columns, rows = shutil.get_terminal_size()
         super().__init__(self._screen.write, rows=rows, columns=columns)
 
@@ -171,6 +180,16 @@ class OwnTerminal(Terminal):
         """Stop reading, and show any incomplete line."""
         super().close()
         self._screen.write(b"")
+        self.closed.set()
+
+    @property
+    def is_open(self) -> bool:
+        """True if a command uses the terminal."""
+        return self._ours is not None
+
+    def shown_on(self, file: TextIO, greeting: str) -> AbstractContextManager[None]:
+        """Return a context manager that writes ``greeting``, and then the output as it arrives, to ``file``."""
+        return self._screen.shown_on(file, greeting)
 
     def tail(self) -> str:
         """Return an empty string, because the output has already been shown."""
@@ -187,6 +206,10 @@ class _Copy:
         """Write a chunk of output. Empty bytes mark the end."""
         write(sys.stdout, self._decoder.decode(data, final=not data))
 
+    def shown_on(self, _file: TextIO, _greeting: str) -> AbstractContextManager[None]:
+        """Change nothing, because there is no prompt."""
+        return nullcontext()
+
 
 class AboveThePrompt:
     """Copies output from the command's terminal to our standard output, in whole lines.
@@ -198,14 +221,22 @@ class AboveThePrompt:
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._begun = ""
+        # The last line if it has no newline, such as a question, even if it has been shown.
+        self._unfinished = ""
         self._timer: asyncio.TimerHandle | None = None
+        # The file to which output is written directly, instead of above the prompt.
+        self._direct: TextIO | None = None
 
     def write(self, data: bytes) -> None:
         """Write a chunk of output. Empty bytes mark the end."""
         if self._timer is not None:
             self._timer.cancel()
-        text = self._begun + self._decoder.decode(data, final=not data)
-        whole, newline, self._begun = text.rpartition("\n")
+        text = self._decoder.decode(data, final=not data)
+        self._unfinished = (self._unfinished + text).rpartition("\n")[2][-_MAX_LINE:]
+        if self._direct is not None:
+            write(self._direct, text)
+            return
+        whole, newline, self._begun = (self._begun + text).rpartition("\n")
         if newline:
             write(sys.stdout, whole + newline)
         if not data or len(self._begun) > _MAX_LINE:
@@ -213,11 +244,78 @@ class AboveThePrompt:
         elif self._begun:
             self._timer = asyncio.get_running_loop().call_later(_PARTIAL, self._end_line)
 
+    @contextmanager
+    def shown_on(self, file: TextIO, greeting: str) -> Generator[None]:
+        """Write ``greeting``, the last line if it is unfinished, and then the output as it arrives, to ``file``."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._begun, self._direct = "", file
+        write(file, greeting + self._unfinished)
+        try:
+            yield
+        finally:
+            self._direct = None
+
     def _end_line(self) -> None:
         """Write any incomplete line, followed by a newline."""
         begun, self._begun = self._begun, ""
         if begun:
             write(sys.stdout, begun + "\n")
+
+
+async def connect(terminal: OwnTerminal, greeting: str, screen: TextIO) -> None:
+    """Connect our keyboard and ``screen`` to the command's terminal until it exits or the user presses Ctrl+Z.
+
+    Once the command receives the keys, ``greeting`` is shown.
+    """
+    typed, back = asyncio.Queue[bytes](_KEYS), asyncio.Event()
+    fd, loop = sys.stdin.fileno(), asyncio.get_running_loop()
+
+    def read() -> None:
+        keys, key, _ = _read_keys(fd).partition(_CTRL_Z)
+        with suppress(asyncio.QueueFull):
+            typed.put_nowait(keys)
+        if key:
+            back.set()
+
+    with _raw_mode(fd), terminal.shown_on(screen, greeting.replace("\n", "\r\n")):
+        waits = (back.wait(), terminal.closed.wait(), current().wait_stopping())
+        ends = [asyncio.ensure_future(each) for each in waits]
+        passing = asyncio.create_task(_pass_keys(typed, terminal), name="keys of fg")
+        loop.add_reader(fd, read)
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            loop.remove_reader(fd)
+            for each in (*ends, passing):
+                each.cancel()
+            await asyncio.wait([*ends, passing])
+            write(screen, "\r\n")
+
+
+def _read_keys(fd: int) -> bytes:
+    """Return the keys that were typed. A terminal that no longer exists ends the connection as Ctrl+Z does."""
+    try:
+        return os.read(fd, _KEYS) or _CTRL_Z
+    except OSError:
+        return _CTRL_Z
+
+
+async def _pass_keys(typed: asyncio.Queue[bytes], terminal: OwnTerminal) -> None:
+    while True:
+        await terminal.write(await typed.get())
+
+
+@contextmanager
+def _raw_mode(fd: int) -> Generator[None]:
+    """Read every key as it is typed. The command's own terminal turns Ctrl+C into a signal, and echoes."""
+    before = termios.tcgetattr(fd)
+    tty.setraw(fd, termios.TCSADRAIN)
+    try:
+        yield
+    finally:
+        with suppress(termios.error):  # the terminal no longer exists
+            termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
 def _spawn_sentinel(group: int) -> int | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle.cli.up.changes import python_of
+from lifecycle.cli.up.changes import interpreter_of
 from lifecycle.cli.up.processes import Process
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ def test_interpreter_of_the_first_python_program_is_used(tmp_path: Path, command
     (tmp_path / "server").write_text(f"#!{tmp_path}/python\n")
     (tmp_path / "server").chmod(0o755)
     env = {"PATH": f"{tmp_path}:/bin:/usr/bin"}
-    assert python_of(Process("web", command, cwd=tmp_path), env) == str(tmp_path / "python")
+    assert interpreter_of(Process("web", command, cwd=tmp_path), env) == str(tmp_path / "python")
 
 
 @pytest.mark.parametrize("command", [("echo", "python"), "echo python", "'", "no-such-program", "  ;", "./nope"])
 def test_other_commands_have_no_interpreter(tmp_path: Path, command: str | tuple[str, ...]) -> None:
-    assert python_of(Process("web", command, cwd=tmp_path), {"PATH": "/bin:/usr/bin"}) is None
+    assert interpreter_of(Process("web", command, cwd=tmp_path), {"PATH": "/bin:/usr/bin"}) is None

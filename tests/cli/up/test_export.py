@@ -214,6 +214,7 @@ def test_services_only_wait_for_exits_that_dependents_need(here: Path, capsys: p
         [processes.db]
         command = "postgres"
         restart = "never"
+        stop-timeout = 0
         [processes.job]
         command = "work"
         restart = "never"
@@ -236,3 +237,4 @@ def test_services_only_wait_for_exits_that_dependents_need(here: Path, capsys: p
     assert "until job" not in said
     web = unit(here / "a_b_c-web.service")
     assert (web["TimeoutStopSec"], web["RestartSec"]) == (["1234567"], ["0.25"])
+    assert unit(here / "a_b_c-db.service")["TimeoutStopSec"] == ["1ms"]  # 0 would mean without a limit

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lifecycle.cli.watch import session
-from lifecycle.cli.watch.session import Contents
+from lifecycle.cli.watch import contents
+from lifecycle.cli.watch.contents import Contents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ async def test_touch_of_known_file_is_not_a_change(tmp_path: Path) -> None:
 
 async def test_change_before_reading_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first batch is read before the command starts, so only the file in the second batch is treated as changed."""
-    monkeypatch.setattr(session, "BATCH", 1)
+    monkeypatch.setattr(contents, "BATCH", 1)
     known = Contents()
     paths = [tmp_path / "a.py", tmp_path / "b.py"]
     for path in paths:
@@ -98,7 +98,7 @@ async def test_a_file_that_cannot_be_read_counts(tmp_path: Path) -> None:
 
 
 async def test_large_file_is_compared_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "MAX_SIZE", 3)
+    monkeypatch.setattr(contents, "MAX_SIZE", 3)
     path = tmp_path / "large"
     path.write_text("1234")
     known = made_long_ago()
@@ -127,7 +127,7 @@ async def test_large_files_are_not_read_and_a_new_size_counts(tmp_path: Path) ->
 
 
 async def test_bytes_read_at_the_start_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "MAX_READ", 10)
+    monkeypatch.setattr(contents, "MAX_READ", 10)
     paths = [tmp_path / name for name in "abcd"]
     for path in paths:
         path.write_text("1234")
@@ -161,8 +161,8 @@ async def test_only_what_counts_is_read(tmp_path: Path) -> None:
 
 
 async def test_remembered_files_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "MAX_FILES", 3)
-    monkeypatch.setattr(session, "BATCH", 2)
+    monkeypatch.setattr(contents, "MAX_FILES", 3)
+    monkeypatch.setattr(contents, "BATCH", 2)
     paths = [tmp_path / name for name in "abcde"]
     for path in paths:
         path.write_text(path.name)

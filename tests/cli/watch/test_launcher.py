@@ -105,6 +105,12 @@ class TestInterpreter:
     def test_shebang_of_console_script_names_the_interpreter(self, tmp_path: Path) -> None:
         assert interpreter([script(tmp_path / "flask", f"#!{sys.executable}\n")], ENV) == sys.executable
 
+    def test_node_is_an_interpreter(self, tmp_path: Path) -> None:
+        assert interpreter(["/usr/bin/node", "app.js"], ENV) == "/usr/bin/node"
+        (tmp_path / "node").symlink_to(sys.executable)
+        found = interpreter([script(tmp_path / "npm", "#!/usr/bin/env node\n")], {"PATH": str(tmp_path)})
+        assert found == str(tmp_path / "node")
+
     def test_shebang_may_use_env(self, tmp_path: Path) -> None:
         (tmp_path / "python3").symlink_to(sys.executable)
         found = interpreter([script(tmp_path / "app", "#!/usr/bin/env -S python3 -u\n")], {"PATH": str(tmp_path)})

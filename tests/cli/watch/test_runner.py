@@ -268,6 +268,16 @@ async def test_delayed_start_follows_once_after_several_changes(rig: Rig, clock:
     assert rig.launcher.changes == [{}, {"a": "modified", "b": "modified"}]
 
 
+@having(delay_run=3.0, restart="always")
+async def test_delay_also_applies_to_a_restart_after_an_exit(rig: Rig, clock: Clock) -> None:
+    await clock.advance(3)
+    rig.child.end(0)
+    await clock.advance(2.9)
+    assert rig.starts == 1
+    await clock.advance(1)
+    assert rig.starts == 2
+
+
 async def test_forwarded_signal_reaches_only_a_running_child(rig: Rig, clock: Clock) -> None:
     rig.runner.forward(signal.SIGUSR1)
     rig.runner.forward(None)

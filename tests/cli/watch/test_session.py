@@ -13,9 +13,10 @@ from lifecycle.cli import options
 from lifecycle.cli.output import Console
 from lifecycle.cli.paths import PathRules
 from lifecycle.cli.watch.runner import Runner
-from lifecycle.cli.watch.session import ChangedFiles, Session, SyntaxCheck, syntax_errors
+from lifecycle.cli.watch.session import ChangedFiles, Session
 from lifecycle.cli.watch.settings import Settings
 from lifecycle.control import FileBatch, ReloadEvent, WebhookEvent
+from lifecycle.errors import Dropped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +55,9 @@ class Rig:
         self.said = io.StringIO()
         self.runner = FakeRunner()
         rules = PathRules(settings, here)
-        self.session = Session(settings, rules, self.runner, Console(stream=self.said), python=sys.executable)
+        self.session = Session(
+            settings, rules, self.runner, Console(stream=self.said, quiet=settings.quiet), interpreter=sys.executable
+        )
 
     async def edit(self, **files: str) -> None:
         changes: dict[Path, Change] = {}
@@ -169,11 +172,33 @@ class TestBrokenFiles:
         await rig.edit(vars_env="WHO=you\n")
         assert rig.runner.asked == [("change", "changed: vars.env")]
 
-    async def test_a_restart_by_hand_is_not_checked(self, tmp_path: Path) -> None:
+    async def test_restart_command_is_refused_until_the_file_is_fixed(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path)
         await rig.edit(a_py="def f(:")
+        with pytest.raises(Dropped):
+            await rig.session.restart(None)
+        assert rig.runner.asked == []
+        assert "restart requested; the old process keeps running" in rig.said.getvalue()
+
+        (tmp_path / "a.py").write_text("x = 1")
         await rig.session.restart(None)
         assert rig.runner.asked == [("restart", "restart requested")]
+
+    async def test_restart_command_checks_files_that_only_sent_a_signal(self, tmp_path: Path) -> None:
+        rig = Rig(tmp_path, signal=signal.SIGUSR1)
+        await rig.edit(a_py="def f(:")
+        rig.runner.asked.clear()
+        with pytest.raises(Dropped):
+            await rig.session.restart(None)
+        assert rig.runner.asked == []
+
+    async def test_restart_command_checks_held_changes(self, tmp_path: Path) -> None:
+        rig = Rig(tmp_path)
+        rig.session.hold(None)
+        await rig.edit(a_py="def f(:")
+        with pytest.raises(Dropped):
+            await rig.session.restart(None)
+        assert rig.runner.asked == []
 
 
 async def test_a_file_that_is_broken_keeps_the_old_process_from_a_webhook_too(tmp_path: Path) -> None:
@@ -203,6 +228,13 @@ class TestPause:
         assert not rig.session.held
         await rig.edit(c_py="x = 1")
         assert rig.runner.noted == ["a.py", "b.py", "c.py"]
+
+    async def test_commands_are_answered_even_if_quiet(self, tmp_path: Path) -> None:
+        rig = Rig(tmp_path, quiet=True)
+        rig.session.hold(None)
+        await rig.session.release(None)
+        assert "changes are held until release" in rig.said.getvalue()
+        assert "changes are no longer held" in rig.said.getvalue()
 
     async def test_unchanged_files_lead_to_no_run(self, tmp_path: Path) -> None:
         rig = Rig(tmp_path)
@@ -248,79 +280,6 @@ class TestPause:
         await rig.session.release(None)
         assert rig.runner.asked == []
         assert "the old process keeps running" in rig.said.getvalue()
-
-
-# -- syntax ---------------------------------------------------------------------------------------------------------
-
-
-async def test_syntax_errors_are_shown_with_file_line_and_caret(tmp_path: Path) -> None:
-    success, error = tmp_path / "good.py", tmp_path / "bad ü.py"
-    success.write_text("raise SystemExit('never run')\n")
-    error.write_text("x = 1\ndef f(:\n    pass\n")
-
-    found = await syntax_errors(sys.executable, [success, error])
-
-    assert list(found) == [error]
-    assert f'File "{error}", line 2' in found[error]
-    assert "^" in found[error]
-    assert "SyntaxError" in found[error]
-    assert list(tmp_path.rglob("*.pyc")) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("gone.py", None),
-        ("page.html", b"def f(:"),
-        ("latin.py", b"# -*- coding: latin-1 -*-\nx = '\xe4'\n"),
-        ("warns.py", b"x = 1 is 1\n"),
-        ("empty.py", b""),
-    ],
-)
-async def test_files_without_syntax_errors(tmp_path: Path, name: str, content: bytes | None) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    assert await syntax_errors(sys.executable, [tmp_path / name]) == {}
-
-
-@pytest.mark.parametrize("content", [b"x = '\xff'\n", b"x = 1\0\n", b"\tx\n y\n"])
-async def test_undecodable_source_is_an_error(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "x.py").write_bytes(content)
-    assert list(await syntax_errors(sys.executable, [tmp_path / "x.py"])) == [tmp_path / "x.py"]
-
-
-@pytest.mark.parametrize("text", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho hello\n", "#!/bin/sh\nsleep 60\n", None])
-async def test_check_without_an_answer_finds_no_error(tmp_path: Path, text: str | None) -> None:
-    """A Python interpreter that fails, prints unexpected output, hangs or is missing must not prevent a restart."""
-    python, source = tmp_path / "python", tmp_path / "bad.py"
-    source.write_text("def f(:\n")
-    if text is not None:
-        python.write_text(text)
-        python.chmod(0o755)
-    assert await syntax_errors(str(python), [source], limit=0.2) == {}
-
-
-async def test_a_file_that_changes_after_its_early_check_is_checked_again(tmp_path: Path) -> None:
-    check, source = SyntaxCheck(sys.executable), tmp_path / "app.py"
-    source.write_text("x = 1\n")
-    await check.begin(source)
-    source.write_text("x = (\n")
-    assert len(await check.errors([source])) == 1
-    await check.begin(source)
-    source.write_text("x = 22\n")
-    assert await check.errors([source]) == []
-
-
-async def test_an_early_check_answers_for_its_file_alone(tmp_path: Path) -> None:
-    bad, worse = tmp_path / "bad.py", tmp_path / "worse.py"
-    for path in (bad, worse):
-        path.write_text("x = (\n")
-    check = SyntaxCheck(sys.executable)
-    await check.begin(bad)
-    [error] = await check.errors([worse])
-    assert error == (await syntax_errors(sys.executable, [worse]))[worse]
-    await check.begin(bad)
-    assert len(await check.errors([bad])) == 2
 
 
 async def test_a_file_that_changes_after_each_start_is_named_once(tmp_path: Path) -> None:

@@ -1,0 +1,130 @@
+"""Detection of changed Python and JavaScript files that cannot be compiled."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lifecycle.cli.watch.syntax import SyntaxCheck, syntax_errors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+async def test_syntax_errors_are_shown_with_file_line_and_caret(tmp_path: Path) -> None:
+    success, error = tmp_path / "good.py", tmp_path / "bad ü.py"
+    success.write_text("raise SystemExit('never run')\n")
+    error.write_text("x = 1\ndef f(:\n    pass\n")
+
+    found = await syntax_errors(sys.executable, [success, error])
+
+    assert list(found) == [error]
+    assert f'File "{error}", line 2' in found[error]
+    assert "^" in found[error]
+    assert "SyntaxError" in found[error]
+    assert list(tmp_path.rglob("*.pyc")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("gone.py", None),
+        ("page.html", b"def f(:"),
+        ("latin.py", b"# -*- coding: latin-1 -*-\nx = '\xe4'\n"),
+        ("warns.py", b"x = 1 is 1\n"),
+        ("empty.py", b""),
+    ],
+)
+async def test_files_without_syntax_errors(tmp_path: Path, name: str, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    assert await syntax_errors(sys.executable, [tmp_path / name]) == {}
+
+
+@pytest.mark.parametrize("content", [b"x = '\xff'\n", b"x = 1\0\n", b"\tx\n y\n"])
+async def test_undecodable_source_is_an_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.py").write_bytes(content)
+    assert list(await syntax_errors(sys.executable, [tmp_path / "x.py"])) == [tmp_path / "x.py"]
+
+
+@pytest.mark.parametrize("text", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho hello\n", "#!/bin/sh\nsleep 60\n", None])
+async def test_check_without_an_answer_finds_no_error(tmp_path: Path, text: str | None) -> None:
+    """A Python interpreter that fails, prints unexpected output, hangs or is missing must not prevent a restart."""
+    python, source = tmp_path / "python", tmp_path / "bad.py"
+    source.write_text("def f(:\n")
+    if text is not None:
+        python.write_text(text)
+        python.chmod(0o755)
+    assert await syntax_errors(str(python), [source], limit=0.2) == {}
+
+
+async def test_a_file_that_changes_after_its_early_check_is_checked_again(tmp_path: Path) -> None:
+    check, source = SyntaxCheck(sys.executable), tmp_path / "app.py"
+    source.write_text("x = 1\n")
+    await check.begin(source)
+    source.write_text("x = (\n")
+    assert len(await check.errors([source])) == 1
+    await check.begin(source)
+    source.write_text("x = 22\n")
+    assert await check.errors([source]) == []
+
+
+async def test_an_early_check_answers_for_its_file_alone(tmp_path: Path) -> None:
+    bad, worse = tmp_path / "bad.py", tmp_path / "worse.py"
+    for path in (bad, worse):
+        path.write_text("x = (\n")
+    check = SyntaxCheck(sys.executable)
+    await check.begin(bad)
+    [error] = await check.errors([worse])
+    assert error == (await syntax_errors(sys.executable, [worse]))[worse]
+    await check.begin(bad)
+    assert len(await check.errors([bad])) == 2
+
+
+@pytest.mark.engine("node")
+class TestNode:
+    async def test_syntax_errors_are_shown_with_file_line_and_caret(self, tmp_path: Path) -> None:
+        files = [
+            tmp_path / f"{number}.{suffix}" for number, suffix in enumerate(["js", "mjs", "cjs", "js", "js", "js"])
+        ]
+        for file in files:
+            file.write_text("const x = 1;\nfunction f(:\n")
+        found = await syntax_errors("node", [*files, tmp_path / "gone.js"])
+        assert sorted(found) == files
+        assert found[files[0]].splitlines() == [
+            f"{files[0]}:2",
+            "function f(:",
+            "           ^",
+            "",
+            "SyntaxError: Unexpected token ':'",
+        ]
+
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [
+            ("script.js", "#!/usr/bin/env node\nthrow new Error('never run')\n"),
+            ("module.js", "import fs from 'node:fs';\nawait fs;\n"),
+            ("module.mjs", "export const x = 1;\n"),
+            ("jsx.js", "const page = <div/>;\n"),
+            ("app.ts", "let x: number = 1;\n"),
+            ("app.py", "def f(:\n"),
+        ],
+    )
+    async def test_files_without_syntax_errors(self, tmp_path: Path, name: str, text: str) -> None:
+        (tmp_path / name).write_text(text)
+        assert await syntax_errors("node", [tmp_path / name]) == {}
+
+    async def test_options_for_the_command_do_not_apply(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("NODE_OPTIONS", "--require /no/such/module")
+        (tmp_path / "bad.js").write_text("(")
+        assert list(await syntax_errors("node", [tmp_path / "bad.js"])) == [tmp_path / "bad.js"]
+
+
+async def test_slow_check_of_javascript_ends_and_finds_no_error(tmp_path: Path) -> None:
+    node, source = tmp_path / "node", tmp_path / "bad.js"
+    source.write_text("(")
+    node.write_text("#!/bin/sh\nsleep 60\n")
+    node.chmod(0o755)
+    assert await syntax_errors(str(node), [source] * 9, limit=0.2) == {}
