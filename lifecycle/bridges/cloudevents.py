@@ -160,12 +160,17 @@ def from_json(text: str | bytes) -> BusEvent:
 
 def _from_structured(text: str | bytes, topic: str, attempt: int, headers: dict[str, str]) -> BusEvent:
     read = _loads(text)
-    record = cast("dict[str, Any]", read) if isinstance(read, dict) else {}
+    fields = cast("dict[str, Any]", read) if isinstance(read, dict) else {}
+    # CloudEvents defines that null means the same as a missing attribute.
+    record = {name: value for name, value in fields.items() if value is not None}
     if record.get("specversion") != "1.0":
         raise ValueError(f"{text[:80]!r} is not a CloudEvent; expected a JSON object with specversion 1.0")
     data: Any = record.pop("data", None)
     if "data_base64" in record:
-        data = base64.b64decode(str(record.pop("data_base64")), validate=True)
+        encoded = record.pop("data_base64")
+        if not isinstance(encoded, str):
+            raise ValueError(f"data_base64 must be a string, got {encoded!r:.80}")
+        data = base64.b64decode(encoded, validate=True)
     attributes = {name: value if isinstance(value, str) else json.dumps(value) for name, value in record.items()}
     topic = topic or attributes.get("subject") or attributes.get("type", "")
     if not topic or not attributes.get("id"):

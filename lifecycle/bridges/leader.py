@@ -19,7 +19,7 @@ from lifecycle._durations import in_seconds
 from lifecycle._util import reason_of
 from lifecycle.bridges.connection import Connection, NatsServer
 from lifecycle.bridges.events import LeaderEvent
-from lifecycle.bridges.lease import OPERATION, Holder, Lease, ensure_bucket, read_holder, unanswered
+from lifecycle.bridges.lease import BUCKET, OPERATION, Holder, Lease, ensure_bucket, read_holder, unanswered
 from lifecycle.bridges.subjects import as_token
 from lifecycle.errors import BridgeError, NotLeader
 
@@ -339,10 +339,24 @@ class Elector:
         except unanswered() as error:
             _log.debug("the leader %r cannot request its lease: %r", self._name, error)
             self.connection.missed(reason_of(error))
+            if self.connection.is_up:
+                await self._restore()
             return False
         self.connection.answered()
         self.watcher.saw(holder)
         return self.lease.is_ours
+
+    async def _restore(self) -> None:
+        """Create the bucket again if it is missing, because a write to a missing bucket gets no response.
+
+        Raises:
+            UnfitServer: if the bucket cannot be used.
+        """
+        try:
+            if await ensure_bucket(self.connection):
+                _log.warning("the bucket %r was missing, so its values are lost; creating it again", BUCKET)
+        except unanswered() as error:
+            _log.debug("the leader %r cannot find its bucket: %r", self._name, error)
 
     async def _held(self) -> str:
         """Keep renewing the lease until it is lost, then return the reason."""

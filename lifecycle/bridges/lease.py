@@ -12,6 +12,7 @@ import json
 import math
 import os
 import socket
+import time
 import uuid
 from contextlib import suppress
 from functools import partial
@@ -189,6 +190,9 @@ _ANSWER = 2.0
 #: perhaps from this process, is in progress.
 _WRONG_SEQUENCE = (10071, 10164)
 
+#: Error code: there is a stream with that name and other settings.
+_NAME_IN_USE = 10058
+
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 
 _OF_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
@@ -312,26 +316,49 @@ def read_holder(value: bytes | None) -> Holder:
         return Holder("", "another program", 0.0)
 
 
-async def ensure_bucket(connection: Connection) -> None:
-    """Create the bucket for leases if it is missing, and check it.
+async def ensure_bucket(connection: Connection) -> bool:
+    """Create the bucket for leases if it is missing, and check it. Return whether it was created.
 
     Raises:
         UnfitServer: if the existing bucket cannot be used, or if it cannot be created.
     """
     if not (connection.said("jetstream") or connection.said("cluster")):
         raise UnfitServer(f"{connection.server!r} does not support buckets; start nats-server with --jetstream")
-    _compare(await replicated(connection, partial(_bucket, connection), f"the bucket {BUCKET!r}"))
+    config, is_new = await replicated(connection, partial(_bucket, connection), f"the bucket {BUCKET!r}")
+    _compare(config)
+    return is_new
 
 
-async def _bucket(connection: Connection, copies: int) -> StreamConfig:
-    """Return the settings of the bucket's stream. Create the bucket if it is missing."""
-    from nats.js.errors import NotFoundError
+async def _bucket(connection: Connection, copies: int) -> tuple[StreamConfig, bool]:
+    """Return the settings of the bucket's stream, and whether this call created it."""
+    from nats.js.api import DiscardPolicy, StorageType, StreamConfig
+    from nats.js.errors import APIError, NotFoundError
 
     try:
-        return (await connection.js.stream_info(STREAM)).config
+        return (await connection.js.stream_info(STREAM)).config, False
     except NotFoundError:
-        await connection.js.create_key_value(bucket=BUCKET, replicas=copies)  # pyright: ignore[reportUnknownMemberType]  # of nats-py
-        return (await connection.js.stream_info(STREAM)).config
+        # The settings of a bucket that nats-py creates, except for the first revision. If the bucket is deleted and
+        # created again, fencing tokens must be higher than all earlier ones, so revisions begin at the time.
+        wanted = StreamConfig(
+            name=STREAM,
+            subjects=[f"$KV.{BUCKET}.>"],
+            allow_rollup_hdrs=True,
+            allow_msg_ttl=True,
+            deny_delete=True,
+            discard=DiscardPolicy.NEW,
+            duplicate_window=120.0,
+            max_msgs_per_subject=1,
+            num_replicas=copies,
+            storage=StorageType.FILE,
+            first_seq=int(time.time() * 1000),
+        )
+    try:
+        return (await connection.js.add_stream(wanted)).config, True  # pyright: ignore[reportUnknownMemberType]  # of nats-py
+    except APIError as error:
+        if error.err_code != _NAME_IN_USE:
+            raise
+        # Another process has created it in the meantime.
+        return (await connection.js.stream_info(STREAM)).config, False
 
 
 def _compare(config: StreamConfig) -> None:

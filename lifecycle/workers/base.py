@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, runtime_checkable
 
 from lifecycle import hooks
+from lifecycle._async import start_task
 from lifecycle._durations import in_seconds, in_seconds_or_none
 from lifecycle._util import reason_of
 from lifecycle.errors import InvalidTransition, WorkerFailed
@@ -151,6 +152,8 @@ class BaseWorker:
         self._was_asked = self._grace_is_over = self._was_forced = self._was_abandoned = False
         # The timer for the end of the grace period, and a future that completes at that time.
         self._grace_timer: asyncio.TimerHandle | None = None
+        # The time of that timer, in loop time.
+        self._grace_end: float = math.inf
         self._grace_over: asyncio.Future[None] | None = None
         # The task that kills the worker or waits for an async `_terminate`. Stopping a worker rarely requires this
         # task.
@@ -212,10 +215,11 @@ class BaseWorker:
             WorkerFailed: if the worker could not start, or was stopped while starting. See ``__cause__`` for details.
         """
         self._machine.to(Status.STARTING)
-        self._start_called = asyncio.get_running_loop().time()
+        self._machine.loop = asyncio.get_running_loop()
+        self._start_called = self._machine.now()
         if not self.supervised:
             hooks.component_opened.announce(self, component=self)
-        starting = self._starting = asyncio.create_task(self._start_up(), name=f"start of {self.name}")
+        starting = self._starting = start_task(self._start_up(), name=f"start of {self.name}")
         try:
             await asyncio.wait({starting})
         except asyncio.CancelledError:
@@ -376,7 +380,7 @@ class BaseWorker:
             start_error=start_error,
         )
         started = self._start_called
-        age = 0.0 if started is None else asyncio.get_running_loop().time() - started
+        age = 0.0 if started is None else self._machine.now() - started
         ended = self._exit = exit_of(self.name, end, how, duration=age)
         if not self._machine.can(ended.status):
             self._machine.to(Status.RUNNING, "resumed from outside")
@@ -420,7 +424,8 @@ class BaseWorker:
         elif seconds < math.inf:
             loop = asyncio.get_running_loop()
             at = loop.time() + seconds
-            if self._grace_timer is None or at < self._grace_timer.when():
+            if at < self._grace_end:
+                self._grace_end = at
                 if self._grace_timer is not None:
                     self._grace_timer.cancel()
                 self._grace_timer = loop.call_at(at, self._end_grace)
@@ -442,7 +447,7 @@ class BaseWorker:
         return future.done()
 
     def _begin_termination(self, asking: asyncio.Future[None] | None = None) -> None:
-        self._termination = asyncio.create_task(self._terminate_all(asking), name=f"stop of {self.name}")
+        self._termination = start_task(self._terminate_all(asking), name=f"stop of {self.name}")
 
     async def _terminate_all(self, asking: asyncio.Future[None] | None) -> None:
         """Stop the worker, even while it is starting. This runs in its own task, because callers may stop waiting."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from lifecycle._util import reason_of
 from lifecycle.errors import InvalidTransition, WorkerFailed
@@ -106,8 +106,14 @@ class StatusMachine(Machine[Status]):
     """A worker's status, along with the functions to call when it changes."""
 
     def __init__(self, name: str) -> None:
+        #: The loop in which the worker was started. In Python 3.11, `get_running_loop` is a system call.
+        self.loop: asyncio.AbstractEventLoop | None = None
         super().__init__(name, TRANSITIONS, Status.CREATED)
         self._listeners: tuple[StatusListener, ...] = ()
+
+    def now(self) -> float:
+        """Return the time of the worker's loop, like `Machine.now`."""
+        return super().now() if self.loop is None else self.loop.time()
 
     def listen(self, listener: StatusListener) -> None:
         """Call ``listener`` after each subsequent change."""
@@ -227,8 +233,7 @@ class WorkerState:
 # -- from an end to an exit ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Circumstances:
+class Circumstances(NamedTuple):
     """The circumstances in which a worker ended."""
 
     #: True if a stop was requested.

@@ -11,7 +11,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from lifecycle._async import is_async
+from lifecycle._async import is_async, start_task
 from lifecycle._durations import in_seconds_or_none
 from lifecycle._util import current_worker, name_of
 from lifecycle.errors import InvalidTransition
@@ -92,7 +92,7 @@ class TaskWorker(BaseWorker):
     # -- start and end -----------------------------------------------------------------------------------------------
 
     async def _launch(self) -> Awaitable[End]:
-        self._task = asyncio.create_task(self._run(), name=self.name)
+        self._task = start_task(self._run(), name=self.name)
         return self._task
 
     async def _run(self) -> End:
@@ -116,7 +116,7 @@ class TaskWorker(BaseWorker):
     async def _closed(self, gate: Gate) -> None:
         """Close the gate. Return once it is closed, or raise if the worker ends first."""
         assert self._life is not None, "the launch sets it"
-        closing: asyncio.Future[None] = asyncio.create_task(gate.suspend(), name=f"suspension of {self.name}")
+        closing: asyncio.Future[None] = start_task(gate.suspend(), name=f"suspension of {self.name}")
         try:
             await asyncio.wait(_both(closing, self._life), return_when=asyncio.FIRST_COMPLETED)
         finally:

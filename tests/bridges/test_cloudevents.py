@@ -224,3 +224,14 @@ def test_an_id_without_end_and_halves_of_characters_are_refused() -> None:
         to_binary(Mail("x" * 1025, None, datetime.now(UTC)), "/x")
     with pytest.raises(Unpublishable, match="surrogate"):
         to_binary(Mail("\ud800", None, datetime.now(UTC)), "/x")
+
+
+def test_null_means_missing() -> None:
+    event = from_json('{"specversion": "1.0", "id": "1", "type": "T", "subject": null, "data_base64": null, "x": null}')
+    assert (event.topic, event.data, dict(event.headers)) == ("T", None, {})
+
+
+@pytest.mark.parametrize("encoded", ["1234", "[]", "true", '"?"'])
+def test_data_that_is_not_base64_is_refused(encoded: str) -> None:
+    with pytest.raises(ValueError, match=r"data_base64|base64"):
+        from_json(f'{{"specversion": "1.0", "id": "1", "type": "T", "data_base64": {encoded}}}')

@@ -211,6 +211,25 @@ async def test_a_child_stopped_by_a_caller_stays_stopped_until_restarted(clock: 
         assert (statuses(supervisor), fakes.take_log()) == ({"a": "running"}, ["a up", "a down", "a up"])
 
 
+@pytest.mark.parametrize("method", ["remove", "stop_child", "restart"])
+async def test_the_stop_of_the_supervisor_does_not_wait_for_the_stop_of_one_child(
+    clock: Clock, fakes: Fakes, method: str
+) -> None:
+    fakes.stop_times = {"a": 5}
+    supervisor = Supervisor("s", *fakes.specs("a b"), stop_order="parallel")
+    await supervisor.start()
+    request = asyncio.create_task(getattr(supervisor, method)("a"))
+    await clock.advance(1)
+    stop = asyncio.create_task(supervisor.stop())
+    await clock.advance(1)
+    assert statuses(supervisor) == {"a": "stopping", "b": "stopped"}
+    with pytest.raises(InvalidTransition, match="'s' abandoned the change, because it must stop"):
+        await request
+    await clock.advance(4)
+    await stop
+    assert statuses(supervisor) == {"a": "stopped", "b": "stopped"}
+
+
 async def test_restart_stops_a_running_child_and_returns_when_it_runs_again(clock: Clock, fakes: Fakes) -> None:
     fakes.stop_times = {"a": 3}
     async with Supervisor("s", *fakes.specs("a b"), strategy="one_for_all") as supervisor:

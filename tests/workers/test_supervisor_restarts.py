@@ -11,6 +11,7 @@ import pytest
 from lifecycle import hooks
 from lifecycle.errors import DoNotRestart, RestartLimitReached, StopTree, WorkerFailed
 from lifecycle.workers import Backoff, Exit, Intensity, Spec, Status, Supervisor, handover
+from tests.counting import counted_calls
 from tests.workers.fake_workers import AT_ONCE, STEADY, Fakes, statuses
 
 if TYPE_CHECKING:
@@ -711,6 +712,26 @@ async def test_auto_shutdown_finishes_it(clock: Clock, fakes: Fakes) -> None:
     exit_ = await supervisor.wait()
     assert (exit_.status, exit_.error) == (Status.FINISHED, None)
     assert statuses(supervisor) == {"job": "finished", "helper": "stopped"}
+
+
+async def test_the_cost_of_a_finished_child_does_not_grow_with_its_siblings(clock: Clock) -> None:
+    assert await _calls_to_finish(clock, siblings=300) < 2 * await _calls_to_finish(clock, siblings=30)
+
+
+async def _calls_to_finish(clock: Clock, *, siblings: int) -> int:
+    """Return the number of calls while a child finishes."""
+    finish = asyncio.Event()
+    others = [
+        Spec(f"other{number}", asyncio.Event().wait, restart="never", significant=True) for number in range(siblings)
+    ]
+    jobs = Spec("job", finish.wait, restart="never")
+    async with Supervisor("s", *others, jobs, auto_shutdown="any_significant") as supervisor:
+        await clock.settle()
+        finish.set()
+        with counted_calls() as calls:
+            await clock.settle()
+        assert supervisor["job"].status is Status.FINISHED
+    return len(calls)
 
 
 async def test_all_significant_waits_for_children_that_have_not_started_yet(clock: Clock, fakes: Fakes) -> None:

@@ -18,7 +18,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle import hooks
-from lifecycle._async import Condition
+from lifecycle._async import Condition, start_task
 from lifecycle.backoff import Backoff
 from lifecycle.errors import PoolFailed, RestartLimitReached, WorkerFailed
 from lifecycle.workers.model import FINAL, UNSTARTED, ProbeResult, Status
@@ -164,7 +164,7 @@ class WorkerManager:
         worker.attempt = attempt
         self.workers.by_id[worker.id] = worker
         worker.on_change(partial(self._status_changed, worker))
-        task = asyncio.create_task(self._live(worker), name=f"life of {worker.id}")
+        task = start_task(self._live(worker), name=f"life of {worker.id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -182,7 +182,7 @@ class WorkerManager:
                     await worker.start()
         if worker.is_up:
             self._worker_ready(worker)
-            checks = asyncio.create_task(self._check_regularly(worker), name=f"health of {worker.id}")
+            checks = start_task(self._check_regularly(worker), name=f"health of {worker.id}")
             try:
                 await worker.wait()
             finally:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from lifecycle._async import was_cancelled
+from lifecycle._async import start_task, was_cancelled
 from lifecycle._util import error_text, reason_of
 from lifecycle.backoff import Intensity
 from lifecycle.errors import WorkerFailed
@@ -99,7 +99,8 @@ class Child:
         self._attempt = 0
         # How many times the child has failed in a row.
         self._retry = 0
-        # When the worker started running, in loop time.
+        # The loop's clock, and the time when the worker started running.
+        self._clock: Callable[[], float] = time.monotonic
         self._running_since: float | None = None
         # How long the worker ran before the last failure, in seconds.
         self._ran = 0.0
@@ -186,7 +187,7 @@ class Child:
         self.generation += 1
         self._attempt += 1
         self.worker, self._health = None, None
-        self.starting = asyncio.create_task(self._start(listener), name=f"start of {self.spec.name}")
+        self.starting = start_task(self._start(listener), name=f"start of {self.spec.name}")
         return self.generation
 
     async def _start(self, listener: Listener) -> BaseException | None:
@@ -219,7 +220,8 @@ class Child:
     def note_started(self) -> None:
         """Record that the start has succeeded."""
         self.live = self.has_run = True
-        self._running_since, self.provisional = asyncio.get_running_loop().time(), False
+        self._clock = asyncio.get_running_loop().time
+        self._running_since, self.provisional = self._clock(), False
 
     def note_ended(self, ended: Exit) -> None:
         """Record that the worker has ended, or that it could not start."""
@@ -227,7 +229,7 @@ class Child:
         self.live, self.exit, self._idle_status = False, ended, ended.status
         if self._running_since is not None:
             # Compute this now. A suspension may delay the restart, and that delay is not part of the running time.
-            self._ran = asyncio.get_running_loop().time() - self._running_since
+            self._ran = self._clock() - self._running_since
             self._running_since = None
         self.cancel_timers()
 
@@ -272,7 +274,7 @@ class Child:
     @property
     def has_callers(self) -> bool:
         """True if a caller is waiting until the child has started or failed to start."""
-        return any(not caller.done() for caller in self._callers)
+        return bool(self._callers) and any(not caller.done() for caller in self._callers)
 
     def add_caller(self) -> asyncio.Future[None]:
         """Return a future that completes once the child has started or failed to start."""

@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lifecycle import hooks
+from lifecycle._async import start_task
 from lifecycle._util import reason_of
 from lifecycle.errors import DoNotRestart, InvalidTransition, LifecycleError, RestartLimitReached, WorkerFailed
 from lifecycle.events import StatusEvent
@@ -117,7 +118,7 @@ class SupervisorLoop:
     def begin(self) -> asyncio.Task[End]:
         """Start the children in order. Return a task that finishes when the supervisor ends."""
         self._started = asyncio.get_running_loop().create_future()
-        return asyncio.create_task(self._run(self._started), name=f"supervisor {self.name}")
+        return start_task(self._run(self._started), name=f"supervisor {self.name}")
 
     async def wait_started(self) -> None:
         """Wait until all children have started.
@@ -287,10 +288,10 @@ class SupervisorLoop:
             self._report_end(child, generation)
         elif not isinstance(worker, BaseWorker):
             waiting = self._wait_for_end(child, generation, worker)
-            child.wait_task = asyncio.create_task(waiting, name=f"end of {child.spec.name}")
+            child.wait_task = start_task(waiting, name=f"end of {child.spec.name}")
         if child.spec.probe_interval is not None:
             probing = child.keep_probing(child.spec.probe_interval, partial(self._probed, child, generation))
-            child.probe_task = asyncio.create_task(probing, name=f"health of {child.spec.name}")
+            child.probe_task = start_task(probing, name=f"health of {child.spec.name}")
 
     def _worker_changed(self, child: Child, generation: int, _old: Status, new: Status) -> None:
         """Record a status change of a `BaseWorker`. If it has ended, report that, unless it was stopped or replaced."""
@@ -333,8 +334,9 @@ class SupervisorLoop:
 
     def _leave(self, child: Child) -> None:
         """Leave ``child`` stopped, which may end the supervisor."""
+        # This is a generator, because most supervisors don't have to look at the other children.
         others = (each for each in self.children.values() if each is not child and each.spec.significant)
-        at_work = [each for each in others if self._is_at_work(each)]
+        at_work = (each for each in others if self._is_at_work(each))
         if ends_with(self._auto_shutdown, significant=child.spec.significant, others=at_work):
             _log.info("%r ends because its significant child %r is %s", self.name, child.spec.name, child.status)
             self._end_with(None)
@@ -546,10 +548,14 @@ class SupervisorLoop:
         return outcome
 
     async def stop_now(self, name: str) -> Child:
-        """Stop the child ``name`` as part of the current message."""
+        """Stop the child ``name`` as part of the current message.
+
+        Raises:
+            InvalidTransition: if the supervisor stops meanwhile. It then stops all children, including this one.
+        """
         child = self.child(name)
         self._queue.discard(child)
-        await self._stopper.stop(child)
+        await self._unless_given_up(self._stopper.stop(child))
         return child
 
     # -- suspension -------------------------------------------------------------------------------------------------
@@ -577,7 +583,7 @@ class SupervisorLoop:
                 # Wake callers waiting for the child to start. Otherwise, a task that starts a child and then resumes
                 # the supervisor would deadlock.
                 child.answer_callers()
-            await self._unless_given_up(caller, suspend_all(list(self.children.values())))
+            await self._unless_given_up(suspend_all(list(self.children.values())), caller)
             done()
         except BaseException:
             await self._release()
@@ -594,7 +600,7 @@ class SupervisorLoop:
     async def _resume(self, done: Callable[[], object], caller: asyncio.Future[Any]) -> None:
         if self.supervisor.status is Status.RUNNING:
             return
-        await self._unless_given_up(caller, resume_all(list(self.children.values())))
+        await self._unless_given_up(resume_all(list(self.children.values())), caller)
         done()
         await self._release()
 
@@ -618,15 +624,15 @@ class SupervisorLoop:
             if not (self._halted.is_set() or self._ending):
                 await message()
 
-    async def _unless_given_up(self, caller: asyncio.Future[Any], work: Coroutine[Any, Any, None]) -> None:
-        """Await ``work``, but cancel it if ``caller`` or the supervisor gives up.
+    async def _unless_given_up(self, work: Coroutine[Any, Any, None], *callers: asyncio.Future[Any]) -> None:
+        """Await ``work``, but cancel it if a caller or the supervisor gives up.
 
         Otherwise, this could wait forever, because a gate might never be reached.
         """
         doing = asyncio.ensure_future(work)
         halted = asyncio.ensure_future(self._halted.wait())
         try:
-            await asyncio.wait([doing, halted, caller], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([doing, halted, *callers], return_when=asyncio.FIRST_COMPLETED)
         finally:
             halted.cancel()
             doing.cancel()

@@ -8,6 +8,7 @@ import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from lifecycle._async import start_task
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers.base import BaseWorker
 from lifecycle.workers.model import FINAL, Status, failed
@@ -92,7 +93,7 @@ class Stopper:
         for child in children:
             if child.worker is not None and (child.live or child.starting is not None):
                 killing = self.stop_worker(child.worker, 0)
-                self._kills.append(asyncio.create_task(killing, name=f"kill of {child.spec.name}"))
+                self._kills.append(start_task(killing, name=f"kill of {child.spec.name}"))
 
     async def wait_killed(self) -> None:
         """Wait until the killed workers have ended."""

@@ -225,6 +225,23 @@ async def test_a_server_that_is_away_for_longer_than_the_lease_makes_a_new_leade
         assert member.box.events[-1].token > token
 
 
+async def test_a_deleted_bucket_is_created_again_and_tokens_still_increase(
+    own_server: NatsProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = Candidate(own_server, lease=1.0), Candidate(own_server, lease=1.0)
+    async with running(first.router), running(second.router), by_hand(own_server) as js:
+        members = (first, second)
+        await until(lambda: first.leader.token or second.leader.token)
+        before = max(member.leader.token or 0 for member in members)
+        await js.delete_stream(STREAM)
+        await until(lambda: any(each.leading and each.token != before for each in first.box.events + second.box.events))
+        leader = next(member.leader for member in members if member.leader.token)
+        assert leader.token
+        assert leader.token > before
+        assert await leader.put("key", b"value") > leader.token
+    assert f"the bucket '{BUCKET}' was missing" in caplog.text
+
+
 async def test_a_server_that_comes_back_in_time_changes_nothing(own_server: NatsProcess) -> None:
     member = Candidate(own_server, lease=120.0)
     async with running(member.router):

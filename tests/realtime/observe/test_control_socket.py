@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle.control import CommandEvent, Event, Router
+from lifecycle.flows import Flows, wait_for, workflow
 from lifecycle.observe import ControlSocket, sockets
 from lifecycle.runtime import Lifetime, lifetime
 from lifecycle.testing import running
 from lifecycle.workers import Spec, Supervisor, TaskWorker
 from tests.programs import LIMIT, Running
 from tests.realtime.observe.requests import ask, sent, streaming, tell
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -54,6 +56,29 @@ async def opened(name: str | None = "api", router: Router | None = None) -> Asyn
     async with lifetime(signals=False) as life, running(router or Router()), ControlSocket(name) as control:
         assert control.path is not None
         yield life, control.path
+
+
+@pytest.mark.keeps_tasks
+async def test_workflows_are_listed_shown_and_signalled(runtime: Path) -> None:
+    del runtime
+
+    @workflow
+    async def approval() -> Any:
+        return await wait_for("answer")
+
+    async with opened() as (_, path), Flows() as flows:
+        run = flows.start(approval, id="a/b c")
+        await until(lambda: run.parked)
+        (listed,) = (await ask(path, "/api/flows?state=WAITING"))[1]
+        status, shown = await ask(path, "/api/flow?id=a%2Fb+c")
+        assert (listed["id"], status, shown["id"]) == ("a/b c", 200, "a/b c")
+        assert [each["name"] for each in shown["steps"]] == ["1 answer"]
+        assert (await ask(path, "/api/flows?state=SUCCESS"))[1] == []
+        assert (await ask(path, "/api/flows?state=strange"))[0] == 400
+        assert (await ask(path, "/api/flow?id=nothing"))[0] == 404
+        outcome = (await tell(path, "/api/command", {"line": "flows signal 'a/b c' answer 42"}))[1]
+        assert outcome["outcome"] == "handled"
+        assert await run == 42
 
 
 # -- the socket's path -------------------------------------------------------------------------------------------
@@ -573,7 +598,10 @@ async def test_a_program_whose_child_holds_its_socket_is_not_found_and_its_name_
 
 def test_finding_programs_imports_nothing_heavy() -> None:
     code = "import json, sys; from lifecycle.observe import sockets; print(json.dumps(sorted(sys.modules)))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=True)
+    env = {**os.environ, "LIFECYCLE_LOOP": ""}  # setting another loop imports asyncio
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=LIMIT, check=True
+    )
     rooms = {each.split(".")[0] for each in json.loads(loaded.stdout)}
     assert not rooms & {"aiohttp", "asyncio", "prompt_toolkit", "watchfiles"}
     assert not [each for each in json.loads(loaded.stdout) if re.match(r"lifecycle\.(control|runtime|workers)", each)]

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pexpect
+import psutil
 import pytest
 
 from lifecycle.control import Event, Router
@@ -20,6 +21,7 @@ from lifecycle.testing import running
 from tests.programs import LIMIT
 from tests.realtime.observe.requests import ask, streaming, tell
 from tests.realtime.observe.shops import at_terminal, ctl, ends, environment, home, started
+from tests.waiting import until_blocking
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -352,6 +354,7 @@ def test_a_second_ctrl_c_leaves_code_that_blocks_the_program(env: Env) -> None:
             child.expect_exact(">>> ")
             child.send("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)\r")
             child.expect_exact("SIGSTOP)\r\n")
+            until_blocking(lambda: psutil.Process(program.process.pid).status() == psutil.STATUS_STOPPED)
             child.sendintr()
             child.expect_exact("^C")
             child.sendintr()

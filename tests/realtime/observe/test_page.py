@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle.control import Event, Router
-from lifecycle.flows import Flows, linear, task, unordered
+from lifecycle.errors import FlowCancelled
+from lifecycle.flows import Flows, linear, step, task, unordered, wait_for, workflow
 from lifecycle.observe import Dashboard
 from lifecycle.runtime import lifetime
 from lifecycle.sources import TickerSource
@@ -168,6 +169,41 @@ async def test_a_flow_is_shown_as_a_live_diagram(browser: str) -> None:
         assert sorted(names) == ["check: running", "fetch: success", "publish: pending"]
         go_on.set()
         await flow
+
+
+@pytest.mark.keeps_tasks
+async def test_a_workflow_that_waits_is_shown_and_signalled_and_another_is_cancelled(browser: str) -> None:
+    async def reserve(item: str) -> dict[str, str]:
+        return {"item": item}
+
+    @workflow
+    async def order(name: str) -> Any:
+        await step(reserve, name)
+        return await wait_for("approval")
+
+    flows = Flows()
+    async with shown(browser, Router(), flows) as (page, _):
+        run, other = flows.start(order, "tea", id="o-1"), flows.start(order, "cup", id="o-2")
+        name = "[...document.querySelectorAll('.stored')].find((each) => each.textContent.includes('{}'))"
+        for each in ("o-1", "o-2"):
+            await page.until(name.format(each))
+        await page.run(f"{name.format('o-1')}.querySelector('button').click()")
+        await page.until("document.querySelectorAll('.steps li').length === 2")
+        assert "1 reserve" in await page.run("document.querySelector('.steps').textContent")
+        await page.click("#flow-signal")
+        await page.until("document.querySelector('#signal-name').value === 'approval'")
+        await page.click("#signal-data")
+        await page.type('{"by": "a b"}')
+        await page.click("#dialog-signal .primary")
+        assert await run == {"by": "a b"}
+        await page.run(f"{name.format('o-2')}.querySelector('button').click()")
+        await page.until("document.querySelector('#inspector').textContent.includes('o-2')")
+        await page.click("#flow-cancel")
+        await page.click("#dialog-confirm .danger")
+        with pytest.raises(FlowCancelled):
+            await other
+        await page.until("document.querySelector('#flow-retry')")
+        assert page.complaints == []
 
 
 async def test_names_are_shown_and_never_executed(browser: str) -> None:

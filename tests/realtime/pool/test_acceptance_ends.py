@@ -272,6 +272,7 @@ async def test_a_supervisor_starts_a_pool_again_that_has_failed() -> None:
     assert (await made[1].wait()).status is Status.STOPPED
 
 
+@pytest.mark.usefixtures("every_loop")
 async def test_a_pool_can_be_run_as_a_program(program: Callable[[str], Running]) -> None:
     app = program("""
     import lifecycle

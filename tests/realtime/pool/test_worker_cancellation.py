@@ -25,6 +25,7 @@ pytestmark = pytest.mark.keeps_tasks
 KINDS = [("Plain", 1), ("Plain", 4), ("Loop", 4)]
 
 
+@pytest.mark.usefixtures("every_loop")
 @pytest.mark.parametrize(
     ("served", "concurrency", "function"),
     [("Plain", 1, "sleep"), ("Plain", 1, "spin"), ("Plain", 4, "spin"), ("Loop", 4, "sleep"), ("Loop", 4, "spin")],

@@ -7,11 +7,14 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import pickle
+import struct
 import subprocess
 import sys
 import threading
 import uuid
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -73,6 +76,28 @@ def test_a_value_that_a_codec_cannot_carry_is_refused_with_its_type(name: str, v
 def test_invalid_data_raises_value_error(name: str, data: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         codec(name).loads(data)
+
+
+class Attack:
+    """An object whose pickle runs code when it is decoded."""
+
+    ran: ClassVar[list[str]] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attack, ()
+
+
+def _attack() -> None:
+    Attack.ran.append("attack")
+
+
+@pytest.mark.parametrize("name", sorted(CODECS))
+def test_a_pickle_runs_code_only_with_the_codec_pickle(name: str) -> None:
+    body = pickle.dumps(["result", 1, Attack()])
+    Attack.ran.clear()
+    with pytest.raises(ProtocolError) if name != "pickle" else nullcontext():
+        Decoder(codec(name), FROM_WORKER).feed(struct.pack(">I", len(body)) + body)
+    assert Attack.ran == (["attack"] if name == "pickle" else [])
 
 
 def test_an_unknown_codec_is_refused_with_the_known_ones() -> None:
