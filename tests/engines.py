@@ -1,6 +1,6 @@
-"""A real container engine for tests: Podman, with all its data in a temporary directory.
+"""Programs that some tests need, and a real container engine: Podman, with all its data in a temporary directory.
 
-The directory also contains its settings, so that clients of its socket need no arguments. The settings allow containers
+The directory also contains Podman's settings, so that clients of its socket need no arguments. They allow containers
 inside a virtual machine or a container: they use no systemd, overlay or bridge, and do not raise our limits.
 """
 
@@ -20,7 +20,9 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["IMAGE", "Engine"]
+from tests import postgres
+
+__all__ = ["IMAGE", "Engine", "require"]
 
 IMAGE = "lifecycle/busybox"
 #: The timeout in seconds. The engine usually takes one second.
@@ -55,6 +57,12 @@ location = "missing.invalid"
 blocked = true
 """
 _NETWORK = '{"cniVersion": "0.4.0", "name": "alone", "plugins": [{"type": "loopback"}]}'
+
+
+def require(name: str) -> None:
+    """Skip the test or the storm if a program is not installed."""
+    if (postgres.program(name) if name in ("postgres", "pgbouncer") else shutil.which(name)) is None:
+        pytest.skip(f"{name} is not installed; `make engines` installs it")
 
 
 class Engine:

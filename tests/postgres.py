@@ -40,9 +40,13 @@ _SETTINGS = {
 
 
 def program(name: str) -> str | None:
-    """Return the path of one of the server's programs, which Debian does not put on PATH."""
-    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
-    return shutil.which(name, path=os.pathsep.join([*map(str, reversed(places)), os.environ.get("PATH", "")]))
+    """Return the path of one of the server's programs, which Debian does not put on PATH.
+
+    The variable ``LIFECYCLE_POSTGRES`` sets the directory with the programs of another version.
+    """
+    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: -float(path.parent.name))
+    first = os.environ.get("LIFECYCLE_POSTGRES", "/")
+    return shutil.which(name, path=os.pathsep.join([first, *map(str, places), os.environ.get("PATH", ""), "/usr/sbin"]))
 
 
 _TABLES = re.findall(r"CREATE TABLE (\w+)", str(TABLES))
@@ -67,7 +71,7 @@ class Postgres:
         assert done.returncode == 0, output.decode()
         rules = self.home / "data" / "pg_hba.conf"
         # The role `locked` needs its password.
-        rules.write_text("local all locked scram-sha-256\nlocal all all trust\n")
+        rules.write_text("local all locked scram-sha-256\nlocal all all trust\nhostssl all all all trust\n")
 
     @property
     def admin(self) -> str:
@@ -84,6 +88,12 @@ class Postgres:
         name = f"s{next(self._schemas)}"
         self.execute(f"CREATE SCHEMA {name}")
         return f"{self.admin}&options=-csearch_path%3D{name}"
+
+    def owner(self) -> str:
+        """Create a role with an empty schema that has the same name, and return the name."""
+        name = f"s{next(self._schemas)}"
+        self.execute(f"CREATE ROLE {name} LOGIN; CREATE SCHEMA AUTHORIZATION {name}")
+        return name
 
     def cleared(self) -> str:
         """Return the URL of a schema with empty tables. Reusing the same schema is faster than creating one."""
@@ -127,6 +137,13 @@ class Postgres:
             self._process.wait()
             self._process = None
             self._wait_for_children()
+
+    def stop(self) -> None:
+        """Stop the server as an administrator does. It closes all connections."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait()
+        self._process = None
 
     def _wait_for_children(self) -> None:
         """Wait until backend processes notice that the server is gone, because it can be restarted only then."""

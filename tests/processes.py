@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+from typing import TYPE_CHECKING
 
 import psutil
 
-__all__ = ["alive", "members"]
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+    from collections.abc import Iterable
+
+__all__ = ["alive", "kill_all", "members"]
 
 
 def alive(pid: int) -> bool:
@@ -26,3 +31,11 @@ def members(pgid: int) -> list[int]:
             if os.getpgid(process.pid) == pgid and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process.pid)
     return found
+
+
+async def kill_all(processes: Iterable[Process]) -> None:
+    """Kill the child processes that still run."""
+    for process in processes:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from tests.engines import require
 from tests.postgres import Postgres
 
 if TYPE_CHECKING:
@@ -16,14 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["STORES", "File", "OnServer", "database"]
+__all__ = ["File", "OnServer", "database"]
 
-STORES = ("sqlite", "postgres")
 _LIMIT = 60.0
 
 
 class File:
     """A SQLite file."""
+
+    #: A file cannot be attacked.
+    attacks = 0
 
     def __init__(self, path: Path) -> None:
         #: The argument for `Flows`.
@@ -38,7 +41,7 @@ class File:
             return db.execute(query.replace("%s", "?"), values).fetchall()
 
     def trouble(self, chance: random.Random) -> bool:
-        """Do nothing, because only a server can be attacked, not a file."""
+        """Do nothing."""
         del chance
         return False
 
@@ -56,8 +59,8 @@ class OnServer:
         self._server = Postgres()
         self._server.start()
         self.where = self._server.url()
-        #: The number of times the server was killed, and the number of times all connections were cut.
-        self.kills = self.cuts = 0
+        #: The number of times the server was killed or all connections were cut.
+        self.attacks = 0
 
     def rows(self, query: str, *values: Any) -> Sequence[tuple[Any, ...]]:
         """Return the rows, or none before the tables exist."""
@@ -73,12 +76,11 @@ class OnServer:
             self._server.kill()
             time.sleep(chance.random() * 0.1)
             self._server.start()
-            self.kills += 1
         elif dice < 0.25:
             self._server.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lifecycle'"
             )
-            self.cuts += 1
+        self.attacks += dice < 0.25
         return dice < 0.25
 
     def forget_the_dead(self) -> None:
@@ -96,4 +98,7 @@ class OnServer:
 
 def database(store: str, path: Path) -> File | OnServer:
     """Return a database of this kind."""
-    return OnServer() if store == "postgres" else File(path)
+    if store == "sqlite":
+        return File(path)
+    require(store)
+    return OnServer()

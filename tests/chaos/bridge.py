@@ -1,40 +1,57 @@
-"""A bus with failing members: ``python -m tests.chaos.bridge --seconds 60``.
+"""A bus with failing members, on one server or on a cluster.
 
 Producers in this process send numbered events with unusual topics and await each one. Some events are poison, which
 makes their handlers fail. Three consumers share the events. Consumers are killed and frozen at random moments, and the
 server is killed as well. At the end, every event that the bus acknowledged must have been handled, or must be a dead
-letter if it was poison. The last line of the output is the result. The exit status is 0 on success.
+letter if it was poison.
+
+In a cluster, servers are also frozen and cut off, and an operator deletes, purges or changes the stream and its
+consumer. Events whose publication began before the stream was deleted or purged may be lost.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import json
 import random
 import signal
 import sys
 import time
 from collections import Counter
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from nats.errors import Error as NatsError
+from nats.js.errors import NotFoundError
 
 from lifecycle.bridges import BusEvent, NatsBridge, NotPublished
 from lifecycle.control import Router
 from lifecycle.testing import running
-from tests.chaos.command_line import kill_all, run_from_command_line
-from tests.nats_servers import NatsProcess, in_a_directory
+from tests.chaos._sites import Cluster, by_hand, on_cluster, on_one_server
+from tests.chaos.report import Report
+from tests.processes import kill_all
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import Iterator
 
-__all__ = ["Result", "storm"]
+    from nats.js import JetStreamContext
+    from nats.js.api import StreamConfig
+
+    from tests.chaos._sites import Site
+
+__all__ = ["cluster_storm", "storm"]
 
 ROOT = Path(__file__).parents[2]
 CONSUMERS, PRODUCERS = 3, 8
+#: The bridge's stream, and the group of the consumers.
+STREAM, GROUP = "EVENTS", "consumers"
 LIMIT = 60.0
+#: The minimum number of kills.
+KILLS = 2
 
 #: Topics with characters that are not allowed in a subject, or that are unusual in another way.
 ODD = ["plain", "a.b", "*", ">", "ü/ß", "sp ace", "=", "", "new\nline", "x" * 300, "deep/" * 20]
@@ -53,58 +70,30 @@ class Numbered:
         return f"number-{self.number}"
 
 
-@dataclass
-class Result:
-    """The observations from one test."""
-
-    published: set[int] = field(default_factory=set)
-    poison: set[int] = field(default_factory=set)
-    #: The number of deliveries of each event.
-    handled: Counter[int] = field(default_factory=Counter)
-    dead: set[int] = field(default_factory=set)
-    kills: int = 0
-    freezes: int = 0
-
-    @property
-    def lost(self) -> set[int]:
-        return self.published - self.handled.keys() - self.dead
-
-    @property
-    def duplicates(self) -> int:
-        return sum(times - 1 for times in self.handled.values())
-
-    def wrong(self) -> list[str]:
-        """Return the violations."""
-        found = {
-            "lost": self.lost,
-            "poison that was handled": self.poison & self.handled.keys(),
-            "dead, and no poison": self.dead - self.poison,
-            "never sent": (self.handled.keys() | self.dead) - self.published,
-        }
-        return [f"{what}: {sorted(numbers)[:10]}" for what, numbers in found.items() if numbers]
-
-    def __str__(self) -> str:
-        return (
-            f"published {len(self.published)}, handled {len(self.handled)}, lost {len(self.lost)}, "
-            f"duplicates {self.duplicates}, dead letters {len(self.dead)}, kills {self.kills}"
-        )
-
-
 class Storm:
     """Producers, consumers, the server, and the task that kills them."""
 
-    def __init__(self, directory: Path, server: NatsProcess, seed: int) -> None:
-        self.directory = directory
-        self.server = server
+    def __init__(self, site: Site, seed: int) -> None:
+        self.site = site
+        self.directory = site.directory
         self.chance = random.Random(seed)
-        self.result = Result()
+        self.report = Report()
+        self.published: set[int] = set()
+        self.poison: set[int] = set()
+        # The number of deliveries of each event.
+        self.handled: Counter[int] = Counter()
+        self.dead: set[int] = set()
+        # The events whose publication has begun, and those that an operator may have deleted.
+        self.begun: set[int] = set()
+        self.forfeited: set[int] = set()
+        self.operations: Counter[str] = Counter()
         self.stopping = False
         self._numbers = iter(range(1, 10**9))
         self._consumers: list[Process] = []
 
-    async def run(self, seconds: float, kills: int) -> Result:
+    async def run(self, seconds: float) -> Report:
         router = Router()
-        router.add_source(NatsBridge(self.server.url, group="producers", publish=("chaos/**",), subscribe=("dead/**",)))
+        router.add_source(NatsBridge(self.site.url, group="producers", publish=("chaos/**",), subscribe=("dead/**",)))
         router.handle("dead/chaos/**", self._bury)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(running(router))
@@ -113,10 +102,11 @@ class Storm:
             async with asyncio.TaskGroup() as group:
                 for _ in range(PRODUCERS):
                     group.create_task(self._produce(router))
-                await self._strike_for(seconds, kills)
+                await self._strike_for(seconds)
                 self.stopping = True
             await self._calm()
-        return self.result
+        await self._judge()
+        return self.report
 
     # -- sending and checking ----------------------------------------------------------------------------------------
 
@@ -125,9 +115,10 @@ class Storm:
             number, poison = next(self._numbers), self.chance.random() < 0.01
             event = Numbered(f"chaos/{self.chance.choice(ODD)}", number, poison)
             if poison:
-                self.result.poison.add(number)
+                self.poison.add(number)
+            self.begun.add(number)
             await self._insist(router, event)
-            self.result.published.add(number)
+            self.published.add(number)
             await asyncio.sleep(self.chance.random() * 0.05)
 
     async def _insist(self, router: Router, event: Numbered) -> None:
@@ -137,10 +128,37 @@ class Storm:
                 return
 
     async def _bury(self, event: BusEvent) -> None:
-        self.result.dead.add(event.data["number"])
+        self.dead.add(event.data["number"])
 
     def _read(self) -> None:
-        self.result.handled = Counter(self._lines())
+        self.handled = Counter(self._lines())
+
+    def _lost(self) -> set[int]:
+        return self.published - self.handled.keys() - self.dead - self.forfeited
+
+    async def _stored(self) -> set[int]:
+        """Return the events in the stream, without using the bridge."""
+        found: set[int] = set()
+        with suppress(TimeoutError, NatsError):
+            async with by_hand(self.site.url) as js:
+                subscription = await js.subscribe("ev.chaos.>", stream=STREAM, ordered_consumer=True)
+                while True:
+                    found.add(json.loads((await subscription.next_msg(2.0)).data)["number"])
+        return found
+
+    async def _judge(self) -> None:
+        self._read()
+        report, handled, dead = self.report, self.handled.keys(), self.dead
+        report.operations = len(self.published)
+        again = sum(times - 1 for times in self.handled.values())
+        report.notes = f"{len(self.poison)} poison, {again} handled again; operator: {dict(self.operations)}"
+        stored = await self._stored() if self._lost() else set()
+        for number in self._lost():
+            where = "is in the stream" if number in stored else "is not in the stream any more"
+            report.lost.append(f"{number} was acknowledged and not handled; it {where}")
+        report.lost += [f"{number} is not poison, but a dead letter" for number in dead - self.poison]
+        report.double += [f"{number} is poison, but was handled" for number in self.poison & handled]
+        report.double += [f"{number} was never published" for number in (handled | dead) - self.published]
 
     def _lines(self) -> Iterator[int]:
         for path in self.directory.glob("handled-*"):
@@ -150,7 +168,7 @@ class Storm:
 
     async def _start(self, place: int) -> Process:
         argv = [sys.executable, "-m", "tests.chaos._bridge_consumer"]
-        arguments = [self.server.url, str(self.directory / f"handled-{place}")]
+        arguments = [self.site.url, str(self.directory / f"handled-{place}")]
         with (self.directory / "log").open("a") as log:
             pipe = asyncio.subprocess.PIPE
             return await asyncio.create_subprocess_exec(*argv, *arguments, cwd=ROOT, stdout=pipe, stderr=log)
@@ -170,11 +188,13 @@ class Storm:
                 await process.wait()
                 self._consumers[place] = await self._start(place)
 
-    async def _strike_for(self, seconds: float, kills: int) -> None:
+    async def _strike_for(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while time.monotonic() < end or self.result.kills < kills:
+        while time.monotonic() < end or self.report.kills < KILLS:
             await asyncio.sleep(self.chance.random() * 0.8)
-            run = self.chance.choices([self._kill, self._freeze, self._kill_server], [7, 2, 2])[0]
+            operator = 2 if isinstance(self.site, Cluster) else 0
+            ways = [self._kill, self._freeze, self._attack, self._operate]
+            run = self.chance.choices(ways, [7, 2, 2 + operator, operator])[0]
             await run()
 
     async def _kill(self) -> None:
@@ -183,7 +203,7 @@ class Storm:
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-        self.result.kills += 1
+        self.report.kills += 1
         self._consumers[place] = await self._start(place)
 
     async def _freeze(self) -> None:
@@ -193,18 +213,74 @@ class Storm:
             process.send_signal(signal.SIGSTOP)
             await asyncio.sleep(self.chance.random() * 4)
             process.send_signal(signal.SIGCONT)
-        self.result.freezes += 1
+        self.report.kills += 1
 
-    async def _kill_server(self) -> None:
-        self.result.kills += 1
-        await self.server.restart(after=self.chance.random())
+    async def _attack(self) -> None:
+        self.report.kills += 1
+        await self.site.attack(self.chance)
+
+    async def _operate(self) -> None:
+        """Change the stream or its consumer, as an operator could."""
+        ways = (self._delete_stream, self._purge, self._delete_group, self._pause, self._other_subjects, self._one_copy)
+        way = self.chance.choice(ways)
+        with suppress(NatsError, TimeoutError, OSError):
+            async with by_hand(self.site.url) as js:
+                await way(js)
+                self.operations[way.__name__.strip("_")] += 1
+
+    async def _delete_stream(self, js: JetStreamContext) -> None:
+        try:
+            await js.delete_stream(STREAM)
+        finally:
+            # An operation without a response may have been carried out.
+            self.forfeited |= self.begun
+
+    async def _purge(self, js: JetStreamContext) -> None:
+        try:
+            await js.purge_stream(STREAM)
+        finally:
+            self.forfeited |= self.begun
+
+    async def _delete_group(self, js: JetStreamContext) -> None:
+        await js.delete_consumer(STREAM, GROUP)
+
+    async def _pause(self, js: JetStreamContext) -> None:
+        until = datetime.now(UTC) + timedelta(seconds=2 * self.chance.random())
+        await js.pause_consumer(STREAM, GROUP, until.isoformat())
+
+    async def _other_subjects(self, js: JetStreamContext) -> None:
+        await self._change_for_a_while(js, subjects=["elsewhere.>"])
+
+    async def _one_copy(self, js: JetStreamContext) -> None:
+        await self._change_for_a_while(js, num_replicas=1)
+
+    async def _change_for_a_while(self, js: JetStreamContext, **change: Any) -> None:
+        before = (await js.stream_info(STREAM)).config
+        try:
+            await js.update_stream(before.evolve(**change))
+            await asyncio.sleep(2 * self.chance.random())
+        finally:
+            await self._restore(before)
+
+    async def _restore(self, before: StreamConfig) -> None:
+        """Repeat until the servers accept the old settings, or the stream does not exist any more."""
+        async with asyncio.timeout(LIMIT):
+            while True:
+                with suppress(NatsError, TimeoutError, OSError):
+                    async with by_hand(self.site.url) as js:
+                        try:
+                            await js.update_stream(before)
+                        except NotFoundError:
+                            return
+                        return
+                await asyncio.sleep(0.2)
 
     async def _calm(self) -> None:
         """Stop the kills. Wait until the remaining events are handled and the consumers have exited cleanly."""
         end = time.monotonic() + LIMIT
         while time.monotonic() < end:
             self._read()
-            if not self.result.lost:
+            if not self._lost():
                 break
             for place, process in enumerate(self._consumers):
                 if process.returncode is not None:
@@ -212,26 +288,18 @@ class Storm:
                     self._consumers[place] = await self._start(place)
             await asyncio.sleep(0.1)
         else:
-            print((self.directory / "log").read_text()[-20_000:], self.server.log(), sep="\n", file=sys.stderr)
+            print((self.directory / "log").read_text()[-20_000:], file=sys.stderr)
         for place in range(CONSUMERS):
             await self._up(place)
             self._consumers[place].terminate()
         async with asyncio.timeout(LIMIT):
             ended = [await process.wait() for process in self._consumers]
         assert ended == [0] * CONSUMERS, (ended, (self.directory / "log").read_text()[-5000:])
-        self._read()
 
 
-async def storm(seconds: float, *, seed: int, kills: int = 0) -> Result:
-    """Run for at least ``seconds``, and until the required number of kills is reached."""
-    async with in_a_directory() as (directory, server):
-        return await Storm(directory, server, seed).run(seconds, kills)
+def storm(seconds: float, seed: int) -> Report:
+    return on_one_server(lambda site: Storm(site, seed).run(seconds))
 
 
-def main() -> None:
-    logging.getLogger("lifecycle.bridges").setLevel(logging.ERROR)
-    run_from_command_line("tests.chaos.bridge", __doc__, storm, "freezes", "poison")
-
-
-if __name__ == "__main__":
-    main()
+def cluster_storm(seconds: float, seed: int) -> Report:
+    return on_cluster(lambda site: Storm(site, seed).run(seconds), STREAM)

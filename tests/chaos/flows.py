@@ -1,16 +1,15 @@
-"""Flows in a process that is killed repeatedly: ``python -m tests.chaos.flows --seconds 60``.
+"""Flows in a process that is killed repeatedly.
 
 Random flows with reverts, retries and deciders run in a process that is killed with SIGKILL at random moments, even
 while it starts. After each kill, a new process continues. At the end, each flow must have the same state and data as it
 would have had without kills. No task with a stored success may have run again, and the transition tables must allow
-each stored change. With ``--store postgres``, the flows are stored on a server, and the test also kills that server or
-cuts its connections. The last line of the output is the result. The exit status is 0 on success.
+each stored change. With the store ``postgres``, the flows are stored on a server, and the storm also kills that server
+or cuts its connections.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import random
 import signal
@@ -19,13 +18,12 @@ import tempfile
 import time
 from asyncio.subprocess import PIPE
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.flows import Flows
-from tests.chaos._databases import STORES, OnServer, database
-from tests.chaos.command_line import run_from_command_line
+from tests.chaos._databases import database
+from tests.chaos.report import Report
 from tests.flows.legality import illegal
 from tests.flows.numbered_flows import NumberedFlow, left_of
 
@@ -33,36 +31,17 @@ if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
     from lifecycle.flows import Run
-    from tests.chaos._databases import File
+    from tests.chaos._databases import File, OnServer
 
-__all__ = ["Result", "storm"]
+__all__ = ["storm"]
 
 ROOT = Path(__file__).parents[2]
 
 LIMIT = 60.0
 _MANY = 100_000
 
-
-@dataclass
-class Result:
-    """The observations from one test."""
-
-    flows: int = 0
-    kills: int = 0
-    #: The number of kills that happened while a flow was running.
-    interrupted: int = 0
-    #: Violations, by flow number.
-    lost: dict[int, list[str]] = field(default_factory=dict)
-
-    def add(self, number: int, what: str) -> None:
-        self.lost.setdefault(number, []).append(what)
-
-    def wrong(self) -> list[str]:
-        """Return the violations."""
-        return ["\n  ".join([f"flow {number}:", *found]) for number, found in sorted(self.lost.items())]
-
-    def __str__(self) -> str:
-        return f"flows {self.flows}, kills {self.kills}, lost {len(self.lost)}"
+#: The minimum number of kills that interrupt a flow.
+_KILLS = 2
 
 
 class Storm:
@@ -71,7 +50,9 @@ class Storm:
     def __init__(self, directory: Path, seed: int, database: File | OnServer) -> None:
         self.directory, self.database = directory, database
         self.chance = random.Random(seed)
-        self.result = Result()
+        self.report = Report()
+        # The number of kills that happened while a flow was running.
+        self.interrupted = 0
         # The process that forks each run. It also prints how the run ended.
         self.runner: Process | None = None
         self.pid = 0
@@ -80,11 +61,11 @@ class Storm:
         self.stored: set[str] = set()
         self.read = 0
 
-    async def run(self, seconds: float, kills: int) -> Result:
+    async def run(self, seconds: float) -> Report:
         end = time.monotonic() + seconds
         await self._begin()
         try:
-            while time.monotonic() < end or self.result.interrupted < kills:
+            while time.monotonic() < end or self.interrupted < _KILLS:
                 await self._live_and_die()
                 self._look()
             await self._last_life()
@@ -92,7 +73,8 @@ class Storm:
             await self._stop()
         self._look()
         await self._compare()
-        return self.result
+        self.report.notes = f"{self.interrupted} kills interrupted a flow"
+        return self.report
 
     # -- runs ------------------------------------------------------------------------------------------------------
 
@@ -145,12 +127,12 @@ class Storm:
         status = await self._heard("ended")
         self.pid = 0
         assert status == str(-signal.SIGKILL), self._log()
-        self.result.kills += 1
+        self.report.kills += 1
         self.database.forget_the_dead()
 
     async def _last_life(self) -> None:
         """Stop the kills, and wait until every flow has finished."""
-        await self._start(self.result.flows)
+        await self._start(self.report.operations)
         status = await self._heard("ended")
         self.pid = 0
         assert status == "0", self._log()
@@ -167,7 +149,7 @@ class Storm:
         for line in lines[self.read :]:
             _, key = line.split()
             if key in self.stored:
-                self.result.add(int(key.split("/")[0]), f"{key} was executed again")
+                self.report.double.append(f"{key} was executed again")
         self.read = len(lines)
         rows = self.database.rows
         done = rows(
@@ -176,22 +158,22 @@ class Storm:
         )
         self.stored |= {key for (key,) in done}
         for (begun,) in rows("SELECT max(CAST(id AS INTEGER)) + 1 FROM lifecycle_flows"):
-            self.result.flows = max(self.result.flows, begun or 0)
+            self.report.operations = max(self.report.operations, begun or 0)
         working = rows("SELECT 1 FROM lifecycle_flow_steps WHERE state IN ('RUNNING', 'REVERTING') LIMIT 1")
-        self.result.interrupted += bool(working)
+        self.interrupted += bool(working)
 
     async def _compare(self) -> None:
         async with Flows() as undisturbed, Flows(self.database.where) as killed:
-            for number in range(self.result.flows):
+            for number in range(self.report.operations):
                 numbered = NumberedFlow(number)
                 wanted, got = [
                     await _end(flows.start(numbered.flow, id=str(number)), exactly=numbered.sequential)
                     for flows in (undisturbed, killed)
                 ]
                 if wanted != got:
-                    self.result.add(number, f"expected {wanted}, got {got}")
-                for wrong in illegal(await killed.store.changes(str(number), limit=_MANY)):
-                    self.result.add(number, wrong)
+                    self.report.lost.append(f"flow {number}: expected {wanted}, got {got}")
+                changes = await killed.store.changes(str(number), limit=_MANY)
+                self.report.lost += [f"flow {number}: {wrong}" for wrong in illegal(changes)]
 
 
 async def _end(run: Run, *, exactly: bool) -> tuple[Any, ...]:
@@ -203,21 +185,8 @@ async def _end(run: Run, *, exactly: bool) -> tuple[Any, ...]:
     return run.state, left_of(run.steps, run.state, exactly=exactly), given
 
 
-async def storm(seconds: float, *, seed: int, kills: int = 0, store: str = "sqlite") -> Result:
-    """Run for at least ``seconds``, and until the required number of kills have interrupted a flow."""
-    with tempfile.TemporaryDirectory() as directory:
-        with closing(database(store, Path(directory) / "flows.db")) as kept:
-            result = await Storm(Path(directory), seed, kept).run(seconds, kills)
-            if isinstance(kept, OnServer):
-                print(f"the server was killed {kept.kills} times, and all connections were cut {kept.cuts} times")
-        return result
-
-
-def main() -> None:
-    # Failing flows are expected.
-    logging.getLogger("lifecycle").setLevel(logging.ERROR)
-    run_from_command_line("tests.chaos.flows", __doc__, storm, "interrupted", stores=STORES)
-
-
-if __name__ == "__main__":
-    main()
+def storm(seconds: float, seed: int, *, store: str = "sqlite") -> Report:
+    with tempfile.TemporaryDirectory() as directory, closing(database(store, Path(directory) / "flows.db")) as kept:
+        report = asyncio.run(Storm(Path(directory), seed, kept).run(seconds))
+        report.kills += kept.attacks
+        return report

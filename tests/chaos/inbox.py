@@ -1,10 +1,9 @@
-"""A receiver that is killed repeatedly while requests arrive: ``python -m tests.chaos.inbox --seconds 60``.
+"""A receiver that is killed repeatedly while requests arrive.
 
 The sender posts numbered signed requests. It repeats each request with the same id until a response arrives, and
 records the requests that were accepted with 202. The receiver is killed with SIGKILL at random moments, even while it
 starts, and started again. At the end, the receiver must have handled every accepted number and no rejected one. It may
-handle a number twice only if it was killed between the two attempts. The last line of the output is the result. The
-exit status is 0 on success.
+handle a number twice only if it was killed between the two attempts.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import tempfile
 import time
 from collections import defaultdict
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,59 +25,20 @@ import aiohttp
 
 from lifecycle.sources._inbox_store import WEBHOOKS
 from tests.chaos._receiver import SECRET
-from tests.chaos.command_line import run_from_command_line
+from tests.chaos.report import Report
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
-__all__ = ["Result", "storm"]
+__all__ = ["storm"]
 
 ROOT = Path(__file__).parents[2]
 
 #: The number of senders. It exceeds the receiver's capacity, so the receiver must reject some requests.
 SENDERS = 16
 LIMIT = 60.0
-
-
-@dataclass
-class Result:
-    """The observations from one test."""
-
-    acknowledged: set[int] = field(default_factory=set)
-    refused: set[int] = field(default_factory=set)
-    #: For each request number, the run and the attempt of each handler call, in order.
-    handled: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-    kills: int = 0
-    dead: int = 0
-
-    @property
-    def lost(self) -> set[int]:
-        return self.acknowledged - self.handled.keys()
-
-    @property
-    def duplicates(self) -> set[int]:
-        return {number for number, calls in self.handled.items() if len(calls) > 1}
-
-    def wrong(self) -> list[str]:
-        """Return the violations."""
-        found = []
-        if self.lost:
-            found.append(f"lost: {sorted(self.lost)[:10]}")
-        if self.refused & self.handled.keys():
-            found.append(f"refused and handled: {sorted(self.refused & self.handled.keys())[:10]}")
-        if self.dead:
-            found.append(f"dead letters: {self.dead}")
-        for number in self.duplicates:
-            lives, attempts = zip(*self.handled[number], strict=True)
-            if list(lives) != sorted(set(lives)) or list(attempts) != sorted(set(attempts)):
-                found.append(f"{number} was handled twice without a kill between: {self.handled[number]}")
-        return found
-
-    def __str__(self) -> str:
-        return (
-            f"acknowledged {len(self.acknowledged)}, handled {len(self.handled)}, lost {len(self.lost)}, "
-            f"duplicates {len(self.duplicates)}, kills {self.kills}"
-        )
+#: The minimum number of kills.
+KILLS = 2
 
 
 class Storm:
@@ -88,23 +47,29 @@ class Storm:
     def __init__(self, directory: Path, seed: int) -> None:
         self.directory = directory
         self.chance = random.Random(seed)
-        self.result = Result()
+        self.report = Report()
+        self.acknowledged: set[int] = set()
+        self.refused: set[int] = set()
+        # For each request number, the run and the attempt of each handler call, in order.
+        self.handled: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        # The number of dead letters.
+        self.dead = 0
         # The receiver's address. The future is pending while the receiver is not listening.
         self.url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.numbers = iter(range(1, 10**9))
         self.stopping = False
         self.life = 0
 
-    async def run(self, seconds: float, kills: int) -> Result:
+    async def run(self, seconds: float) -> Report:
         end = time.monotonic() + seconds
         async with aiohttp.ClientSession() as client, asyncio.TaskGroup() as group:
             senders = [group.create_task(self._send(client)) for _ in range(SENDERS)]
-            while time.monotonic() < end or self.result.kills < kills:
+            while time.monotonic() < end or self.report.kills < KILLS:
                 await self._live_and_die()
             self.stopping = True
             await self._last_life(senders)
-        self._read()
-        return self.result
+        self._judge()
+        return self.report
 
     # -- the receiver ----------------------------------------------------------------------------------------------
 
@@ -134,7 +99,7 @@ class Storm:
                 self.url = asyncio.get_running_loop().create_future()
             process.kill()
             await process.wait()
-        self.result.kills += 1
+        self.report.kills += 1
 
     async def _last_life(self, senders: list[asyncio.Task[None]]) -> None:
         """Stop the kills. Wait until the remaining messages are delivered and the receiver has exited cleanly."""
@@ -155,8 +120,8 @@ class Storm:
     def _left(self) -> int:
         with closing(sqlite3.connect(self.directory / "inbox.db")) as db:
             entries = WEBHOOKS.entries(db)
-        self.result.dead = sum(entry.dead for entry in entries)
-        return len(entries) - self.result.dead
+        self.dead = sum(entry.dead for entry in entries)
+        return len(entries) - self.dead
 
     # -- the sender ------------------------------------------------------------------------------------------------
 
@@ -165,10 +130,10 @@ class Storm:
             number = next(self.numbers)
             status = await self._post(client, number)
             if status == 202:
-                self.result.acknowledged.add(number)
+                self.acknowledged.add(number)
             else:
                 assert status in (429, 503), status
-                self.result.refused.add(number)
+                self.refused.add(number)
                 await asyncio.sleep(0.02)
 
     async def _post(self, client: aiohttp.ClientSession, number: int) -> int:
@@ -194,23 +159,27 @@ class Storm:
                 unanswered = True
             await asyncio.sleep(0.01)
 
-    # -- shutdown --------------------------------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------------------------
 
-    def _read(self) -> None:
+    def _judge(self) -> None:
         for line in (self.directory / "handled").read_text().splitlines():
             life, number, attempt = map(int, line.split())
-            self.result.handled[number].append((life, attempt))
+            self.handled[number].append((life, attempt))
+        report, duplicates = self.report, {number for number, calls in self.handled.items() if len(calls) > 1}
+        report.operations = len(self.acknowledged)
+        report.notes = f"{len(self.refused)} refused, {len(duplicates)} handled again after a kill"
+        report.lost += [f"{number} was accepted and not handled" for number in self.acknowledged - self.handled.keys()]
+        report.lost += [f"{self.dead} dead letters"] * bool(self.dead)
+        report.double += [f"{number} was refused and handled" for number in self.refused & self.handled.keys()]
+        for number in duplicates:
+            lives, attempts = zip(*self.handled[number], strict=True)
+            if list(lives) != sorted(set(lives)) or list(attempts) != sorted(set(attempts)):
+                report.double.append(f"{number} was handled twice without a kill between: {self.handled[number]}")
 
 
-async def storm(seconds: float, *, seed: int, kills: int = 0) -> Result:
-    """Run for at least ``seconds``, and until the required number of kills is reached."""
+def storm(seconds: float, seed: int) -> Report:
+    async def run(directory: Path) -> Report:
+        return await Storm(directory, seed).run(seconds)
+
     with tempfile.TemporaryDirectory() as directory:
-        return await Storm(Path(directory), seed).run(seconds, kills)
-
-
-def main() -> None:
-    run_from_command_line("tests.chaos.inbox", __doc__, storm, "refused", "dead")
-
-
-if __name__ == "__main__":
-    main()
+        return asyncio.run(run(Path(directory)))

@@ -1,10 +1,9 @@
-"""Workers that are killed and stopped repeatedly: ``python -m tests.chaos.jobs --seconds 60``.
+"""Workers that are killed and stopped repeatedly.
 
 Jobs are enqueued in one file, and four processes work on them. At random moments, a process is killed with SIGKILL and
 replaced, or stopped with SIGSTOP for longer than its lease and then continued. At the end, every job must have been
-completed once, and no process may have written to a flow after a different process had claimed it. With ``--store
-postgres``, the jobs are stored on a server, and the test also kills that server or cuts its connections. The last line
-of the output is the result. The exit status is 0 on success.
+completed once, and no process may have written to a flow after a different process had claimed it. With the store
+``postgres``, the jobs are stored on a server, and the storm also kills that server or cuts its connections.
 """
 
 from __future__ import annotations
@@ -17,23 +16,22 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 from lifecycle.flows import Flows, JobQueue, JobState, Priority
-from tests.chaos._databases import STORES, OnServer, database
+from tests.chaos._databases import database
 from tests.chaos._worker import LEASE, STEPS
-from tests.chaos.command_line import run_from_command_line
+from tests.chaos.report import Report
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
-    from tests.chaos._databases import File
+    from tests.chaos._databases import File, OnServer
 
-__all__ = ["Result", "storm"]
+__all__ = ["storm"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,38 +40,8 @@ WORKERS = 4
 BACKLOG = 40
 #: The time limit, in seconds, for completing the remaining jobs after the kills.
 LIMIT = 90.0
-
-
-@dataclass
-class Result:
-    """The observations from one test."""
-
-    jobs: int = 0
-    kills: int = 0
-    stops: int = 0
-    #: Jobs that are not complete or not correct.
-    lost: list[str] = field(default_factory=list[str])
-    #: Jobs that were completed twice, or whose flows were written after the claim was lost.
-    double: list[str] = field(default_factory=list[str])
-    #: Seconds between the kill of a worker and the next claim of its job.
-    taken: list[float] = field(default_factory=list[float])
-
-    def __str__(self) -> str:
-        return f"jobs {self.jobs}, kills {self.kills}, lost {len(self.lost)}, double {len(self.double)}"
-
-    def wrong(self) -> list[str]:
-        """Return the violations."""
-        return [f"{what}: {ids[:20]}" for what, ids in (("lost", self.lost), ("double", self.double)) if ids]
-
-    @property
-    def speed(self) -> str:
-        """Describe how quickly the jobs of killed workers were claimed again."""
-        if not self.taken:
-            return f"stops {self.stops}, nothing was taken over"
-        return (
-            f"stops {self.stops}, taken over {len(self.taken)}: median {median(self.taken) * 1000:.0f} ms, "
-            f"most {max(self.taken) * 1000:.0f} ms"
-        )
+#: The minimum number of kills.
+KILLS = 2
 
 
 class Storm:
@@ -82,7 +50,11 @@ class Storm:
     def __init__(self, directory: Path, seed: int, database: File | OnServer) -> None:
         self.directory, self.database = directory, database
         self.chance = random.Random(seed)
-        self.result = Result()
+        self.report = Report()
+        # The number of workers that were stopped, and the seconds between each kill of a worker and the next claim of
+        # its job.
+        self.stops = 0
+        self.taken: list[float] = []
         self.ids: list[str] = []
         self.lives = 0
         self.workers: list[tuple[str, Process]] = []
@@ -91,19 +63,20 @@ class Storm:
         # The time when each run was killed.
         self.killed: dict[str, float] = {}
 
-    async def run(self, seconds: float, kills: int) -> Result:
+    async def run(self, seconds: float) -> Report:
         async with Flows(self.database.where) as flows:
             queue = JobQueue(flows, max_attempts=10**6)
             enqueuing = asyncio.create_task(self._enqueue(queue))
             try:
-                await self._rage(time.monotonic() + seconds, kills)
+                await self._rage(time.monotonic() + seconds)
                 enqueuing.cancel()
                 await self._calm(queue)
             finally:
                 enqueuing.cancel()
                 await self._end(signal.SIGKILL)
             await self._judge(queue)
-        return self.result
+        self.report.notes = f"{self.stops} stops; {self._speed()}"
+        return self.report
 
     async def _enqueue(self, queue: JobQueue) -> None:
         while True:
@@ -127,9 +100,9 @@ class Storm:
             )
         return life, process
 
-    async def _rage(self, end: float, kills: int) -> None:
+    async def _rage(self, end: float) -> None:
         self.workers = [await self._start() for _ in range(WORKERS)]
-        while time.monotonic() < end or self.result.kills < kills:
+        while time.monotonic() < end or self.report.kills < KILLS:
             victim = self.chance.randrange(WORKERS)
             life, process = self.workers[victim]
             # The other workers are killed while they start.
@@ -156,11 +129,11 @@ class Storm:
         self.killed[life] = time.monotonic()
         process.kill()
         await process.wait()
-        self.result.kills += 1
+        self.report.kills += 1
 
     def _stop(self, process: Process) -> None:
         process.send_signal(signal.SIGSTOP)
-        self.result.stops += 1
+        self.stops += 1
         pause = LEASE * (1.1 + self.chance.random())
         asyncio.get_running_loop().call_later(pause, _go_on, process)
 
@@ -192,20 +165,31 @@ class Storm:
     # -- results ------------------------------------------------------------------------------------------------------
 
     async def _judge(self, queue: JobQueue) -> None:
-        self.result.jobs = len(self.ids)
+        self.report.operations = len(self.ids)
         found = {job.id: job for job in await queue.jobs(*JobState)}
         ended, claims = self._read()
         for each in self.ids:
             job = found.get(each)
-            if job is None or job.outcome != "SUCCESS":
-                self.result.lost.append(each)
+            if job is None:
+                self.report.lost.append(f"the job {each} does not exist")
+            elif job.outcome != "SUCCESS":
+                self.report.stuck.append(f"the job {each} did not succeed: {job}")
             elif ended[each] > 1 or not self._in_order(each):
-                self.result.double.append(each)
+                self.report.double.append(f"the job {each} was completed {ended[each]} times, or written out of order")
         for times in claims.values():
             times.sort()
             for (_, life), (then, heir) in pairwise(times):
                 if life in self.killed and heir != life and then > self.killed[life]:
-                    self.result.taken.append(then - self.killed[life])
+                    self.taken.append(then - self.killed[life])
+
+    def _speed(self) -> str:
+        """Describe how quickly the jobs of killed workers were claimed again."""
+        if not self.taken:
+            return "no job was taken over"
+        return (
+            f"{len(self.taken)} jobs taken over after {median(self.taken) * 1000:.0f} ms (median), at most "
+            f"{max(self.taken) * 1000:.0f} ms"
+        )
 
     def _read(self) -> tuple[Counter[str], dict[str, list[tuple[float, str]]]]:
         """Return the number of completions per job, and the time and worker of each claim."""
@@ -235,19 +219,8 @@ def _go_on(process: Process) -> None:
         process.send_signal(signal.SIGCONT)
 
 
-async def storm(seconds: float, *, seed: int, kills: int = 0, store: str = "sqlite") -> Result:
-    """Run for at least ``seconds``, and until ``kills`` workers were killed."""
-    with tempfile.TemporaryDirectory() as directory:
-        with closing(database(store, Path(directory) / "jobs.db")) as kept:
-            result = await Storm(Path(directory), seed, kept).run(seconds, kills)
-            if isinstance(kept, OnServer):
-                print(f"the server was killed {kept.kills} times, and all connections were cut {kept.cuts} times")
-        return result
-
-
-def main() -> None:
-    run_from_command_line("tests.chaos.jobs", __doc__, storm, "speed", stores=STORES)
-
-
-if __name__ == "__main__":
-    main()
+def storm(seconds: float, seed: int, *, store: str = "sqlite") -> Report:
+    with tempfile.TemporaryDirectory() as directory, closing(database(store, Path(directory) / "jobs.db")) as kept:
+        report = asyncio.run(Storm(Path(directory), seed, kept).run(seconds))
+        report.kills += kept.attacks
+        return report

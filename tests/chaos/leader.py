@@ -1,42 +1,48 @@
-"""Leaders that are killed and frozen: ``python -m tests.chaos.leader --seconds 60``.
+"""Leaders that are killed and frozen, on one server or on a cluster.
 
 Three processes are candidates, and the leader writes. At random moments, a process is killed with SIGKILL, or frozen
 with SIGSTOP for longer than a lease. The server is killed as well. Some writes are delayed and do not check the clock.
-At the end, no write may come after the first write from a later term, and every acknowledged write must be stored. The
-last line of the output is the result. The exit status is 0 on success.
+At the end, no write may come after the first write from a later term, and every acknowledged write must be stored.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import random
 import signal
 import sys
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import nats
+from nats.errors import TimeoutError as NatsTimeout
+from nats.js.errors import ServiceUnavailableError
 
 from lifecycle.bridges.lease import BUCKET, STREAM
 from tests.chaos._leader_worker import NAME, WRITES
-from tests.chaos.command_line import kill_all, run_from_command_line
-from tests.nats_servers import NatsProcess, in_a_directory
+from tests.chaos._sites import Cluster, on_cluster, on_one_server
+from tests.chaos.report import Report
+from tests.processes import kill_all
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
-__all__ = ["Result", "Write", "read", "start_worker", "storm", "up"]
+    from tests.chaos._sites import Site
+
+__all__ = ["Result", "Write", "cluster_storm", "read", "start_worker", "storm", "up"]
 
 ROOT = Path(__file__).parents[2]
 WORKERS = 3
 #: The duration of a lease in seconds, which is short so that leases expire often.
 LEASE = 1.0
 LIMIT = 60.0
+#: The minimum number of kills and freezes.
+STRIKES = 2
 
 
 @dataclass(frozen=True)
@@ -57,8 +63,6 @@ class Result:
     tokens: set[int] = field(default_factory=set[int])
     acknowledged: set[int] = field(default_factory=set[int])
     refused: int = 0
-    kills: int = 0
-    freezes: int = 0
 
     @property
     def terms(self) -> set[int]:
@@ -82,8 +86,15 @@ class Result:
 
     def wrong(self) -> list[str]:
         """Return the violations."""
-        found = {"two leaders": self.both, "shared tokens": self.shared, "lost": self.lost}
-        return [f"{what}: {sorted(each, key=str)[:10]}" for what, each in found.items() if each]
+        report = Report()
+        self.judge(report)
+        return report.violations
+
+    def judge(self, report: Report) -> None:
+        """Add the violations to the report."""
+        report.lost += [f"the acknowledged revision {each} is missing" for each in sorted(self.lost)]
+        report.double += [f"{each} came after another process had become leader" for each in self.both]
+        report.double += [f"two processes wrote with the token {token}" for token in sorted(self.shared)]
 
     def note(self, line: str) -> None:
         """Evaluate a line that a worker has written."""
@@ -93,46 +104,54 @@ class Result:
         elif word in ("gained", "put"):
             (self.tokens if word == "gained" else self.acknowledged).add(int(number))
 
-    def __str__(self) -> str:
-        return (
-            f"terms {len(self.terms)}, writes {len(self.writes)}, refused {self.refused}, "
-            f"two leaders {len(self.both)}, lost {len(self.lost)}, kills {self.kills}, freezes {self.freezes}"
-        )
-
 
 class Storm:
     """Workers, the server, and the task that kills them."""
 
-    def __init__(self, directory: Path, server: NatsProcess, seed: int) -> None:
-        self.directory = directory
-        self.server = server
+    def __init__(self, site: Site, seed: int) -> None:
+        self.site = site
+        self.directory = directory = site.directory
         self.chance = random.Random(seed)
-        self.result = Result()
+        self.report = Report()
+        # A cluster survives the loss of a server, so its servers are attacked more often.
+        self._attacks = 6 if isinstance(site, Cluster) else 1
         self._log = directory / "log"
         self._workers: list[Process] = []
 
-    async def run(self, seconds: float, strikes: int) -> Result:
+    async def run(self, seconds: float) -> Report:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(lambda: kill_all(self._workers))
             self._workers = [await self._start(place) for place in range(WORKERS)]
             for process in self._workers:
                 await up(process, self._log)
-            await self._strike_for(seconds, strikes)
+            await self._strike_for(seconds)
             await self._calm()
+        result, report = self._noted(), self.report
+        end = time.monotonic() + LIMIT
+        # A server that was just cut off may answer with an old state.
+        result.writes = await read(self.site.url)
+        while result.lost and time.monotonic() < end:
+            result.writes = await read(self.site.url)
+        result.judge(report)
+        report.operations = len(result.writes)
+        report.notes = f"{len(result.terms)} terms, {result.refused} writes refused"
+        return report
+
+    def _noted(self) -> Result:
+        result = Result()
         for path in self.directory.glob("notes-*"):
             for line in path.read_text().splitlines():
-                self.result.note(line)
-        self.result.writes = await read(self.server.url)
-        return self.result
+                result.note(line)
+        return result
 
     async def _start(self, place: int) -> Process:
-        return await start_worker(self.server.url, self.directory / f"notes-{place}", self._log)
+        return await start_worker(self.site.url, self.directory / f"notes-{place}", self._log)
 
-    async def _strike_for(self, seconds: float, strikes: int) -> None:
+    async def _strike_for(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while time.monotonic() < end or self.result.kills + self.result.freezes < strikes:
+        while time.monotonic() < end or self.report.kills < STRIKES:
             await asyncio.sleep(self.chance.random() * 1.5 * LEASE)
-            run = self.chance.choices([self._kill, self._freeze, self._kill_server], [4, 6, 1])[0]
+            run = self.chance.choices([self._kill, self._freeze, self._attack], [4, 6, self._attacks])[0]
             await run()
 
     async def _kill(self) -> None:
@@ -140,7 +159,7 @@ class Storm:
         process = self._workers[place]
         process.kill()
         await process.wait()
-        self.result.kills += 1
+        self.report.kills += 1
         self._workers[place] = process = await self._start(place)
         await up(process, self._log)
 
@@ -150,7 +169,7 @@ class Storm:
         process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(self.chance.random() * 3 * LEASE)
         process.send_signal(signal.SIGCONT)
-        self.result.freezes += 1
+        self.report.kills += 1
 
     def _victim(self) -> int:
         """Return the leader most of the time, and otherwise a random worker."""
@@ -164,12 +183,17 @@ class Storm:
         lines = path.read_text().splitlines() if path.exists() else []
         return max((int(line.split()[1]) for line in lines if line.startswith("gained")), default=0)
 
-    async def _kill_server(self) -> None:
-        self.result.kills += 1
-        await self.server.restart(after=self.chance.random())
+    async def _attack(self) -> None:
+        self.report.kills += 1
+        await self.site.attack(self.chance)
 
     async def _calm(self) -> None:
-        """Stop the kills, and wait until the workers have exited cleanly."""
+        """Stop the kills, and wait until a leader has written and the workers have exited cleanly."""
+        before = self._noted().acknowledged
+        try:
+            await until(lambda: self._noted().acknowledged - before, LIMIT)
+        except TimeoutError:
+            self.report.stuck.append("no process leads")
         for process in self._workers:
             process.terminate()
         async with asyncio.timeout(LIMIT):
@@ -192,8 +216,15 @@ async def up(process: Process, log: Path) -> None:
 
 
 async def read(url: str) -> list[Write]:
-    """Return every write that the server has stored, in order."""
-    client = await nats.connect(url)
+    """Return every write that the server has stored, in order. A cluster may have no leader for a while."""
+    async with asyncio.timeout(LIMIT):
+        while True:
+            with suppress(NatsTimeout, ServiceUnavailableError):
+                return await _read(url)
+
+
+async def _read(url: str) -> list[Write]:
+    client = await nats.connect(url.split(","))
     try:
         js = client.jetstream()
         subject = f"$KV.{BUCKET}.{NAME}.{WRITES}.>"
@@ -201,7 +232,7 @@ async def read(url: str) -> list[Write]:
         found: list[Write] = []
         subscription = await js.subscribe(subject, stream=STREAM, ordered_consumer=True)
         while len(found) < len(left):
-            message = await subscription.next_msg(LIMIT)
+            message = await subscription.next_msg(10.0)
             found.append(Write(message.metadata.sequence.stream, **json.loads(message.data)))
         await subscription.unsubscribe()
         return found
@@ -209,16 +240,9 @@ async def read(url: str) -> list[Write]:
         await client.close()
 
 
-async def storm(seconds: float, *, seed: int, strikes: int = 0) -> Result:
-    """Run for at least ``seconds`` seconds, and until at least ``strikes`` attacks have been made."""
-    async with in_a_directory() as (directory, server):
-        return await Storm(directory, server, seed).run(seconds, strikes)
+def storm(seconds: float, seed: int) -> Report:
+    return on_one_server(lambda site: Storm(site, seed).run(seconds))
 
 
-def main() -> None:
-    logging.getLogger("lifecycle.bridges").setLevel(logging.ERROR)
-    run_from_command_line("tests.chaos.leader", __doc__, storm)
-
-
-if __name__ == "__main__":
-    main()
+def cluster_storm(seconds: float, seed: int) -> Report:
+    return on_cluster(lambda site: Storm(site, seed).run(seconds), STREAM)

@@ -1,44 +1,37 @@
-"""P24: callers of all kinds while workers are killed and stopped at random; the invariants always hold.
+"""P24: callers of all kinds while workers of a pool are killed and stopped at random; the invariants always hold.
 
-It takes three seconds in the suite, or the number of seconds in ``LIFECYCLE_CHAOS`` (`make chaos`: five minutes). The
-number of successful calls depends on the machine and is not checked. Each call has one outcome and is executed at most
-once. The statistics add up. No process or descriptor is left.
+The number of successful calls depends on the machine and is not checked. Each call has one outcome and is executed at
+most once. The statistics add up. No process or descriptor is left.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from lifecycle import hooks
 from lifecycle._async import was_cancelled
 from lifecycle.errors import SessionLost, WorkerLost
-from lifecycle.workers.pool import Heartbeat, PoolWorker, Process, Recycle
+from lifecycle.workers.pool import Heartbeat, Process, Recycle
+from tests.chaos.report import Report
 from tests.realtime.pool.pools import gone, pool_of, ready
 from tests.realtime.pool.workers import LIMIT
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
 
     from lifecycle.workers.pool import Pool
 
-SECONDS = float(os.environ.get("LIFECYCLE_CHAOS", "3"))
-SEED = int(os.environ.get("LIFECYCLE_SEED", random.randrange(2**32) if "LIFECYCLE_CHAOS" in os.environ else 0))
-#: The minimum number of calls in the suite, however slow the machine is.
+__all__ = ["storm"]
+
+#: The minimum number of calls, however slow the machine is.
 CALLS = 500
 SIZE = 4
-
-
-# On a slow machine, the attacks may take longer, and the pool then needs time to become idle.
-pytestmark = pytest.mark.timeout(SECONDS + 4 * LIMIT)
 
 
 class Storm:
@@ -48,9 +41,12 @@ class Storm:
         self.pool = pool
         self.chance = random.Random(seed)
         self.begun = 0
+        self.wrong: list[str] = []
         self.outcomes: Counter[str] = Counter()
         self.kills = 0
         self.over = False
+        # The PIDs of all workers.
+        self.pids: set[int] = set()
 
     async def caller(self) -> None:
         """Make calls of all kinds, one after the other."""
@@ -71,11 +67,15 @@ class Storm:
         return "done"
 
     async def plain(self, number: int) -> None:
-        assert await self.pool.call("do", number, self.chance.choice([0, 0.001, 0.005])) == number
+        self.compare(await self.pool.call("do", number, self.chance.choice([0, 0.001, 0.005])), number)
 
     async def session(self, number: int) -> None:
         name = self.chance.choice("abcdef")
-        assert await self.pool.call("do", number, 0.001, session=name) == number
+        self.compare(await self.pool.call("do", number, 0.001, session=name), number)
+
+    def compare(self, result: int, number: int) -> None:
+        if result != number:
+            self.wrong.append(f"the call {number} returned {result}")
 
     async def late(self, number: int) -> None:
         await self.pool.call("do", number, 0.05, deadline=self.chance.uniform(0.001, 0.1))
@@ -113,57 +113,61 @@ class Storm:
         while not self.over:
             await asyncio.sleep(0.003)
             stats = self.pool.stats()
-            assert stats.idle + stats.busy + stats.degraded + stats.starting == stats.size <= SIZE, stats
-            assert all(worker.leases in (0, 1) for worker in self.pool.members())
-            assert stats.calls == sum(self.outcomes.values()) or stats.calls <= self.begun
+            self.pids.update(worker.pid for worker in self.pool.members() if worker.pid is not None)
+            if not stats.idle + stats.busy + stats.degraded + stats.starting == stats.size <= SIZE:
+                self.wrong.append(f"the statistics do not add up: {stats}")
+            if any(worker.leases not in (0, 1) for worker in self.pool.members()):
+                self.wrong.append(f"a worker has more than one call: {self.pool.members()}")
+            if stats.calls > self.begun:
+                self.wrong.append(f"{stats.calls} calls are counted, but only {self.begun} were made")
 
-    async def run(self, enough: Callable[[], bool]) -> None:
-        """Run the callers and the attacks until ``enough`` returns true."""
+    async def run(self, seconds: float) -> None:
+        """Run the callers and the attacks for a number of seconds."""
+        end = asyncio.get_running_loop().time() + seconds
         async with asyncio.TaskGroup() as group:
             for _ in range(8):
                 group.create_task(self.caller())
             group.create_task(self.weather())
             group.create_task(self.witness())
-            async with asyncio.timeout(SECONDS + 2 * LIMIT):
-                while not enough():
+            async with asyncio.timeout(seconds + 2 * LIMIT):
+                while self.begun < CALLS or asyncio.get_running_loop().time() < end:
                     await asyncio.sleep(0.05)
             self.over = True
 
 
-async def test_p24_each_call_has_one_outcome_and_nothing_is_left(tmp_path: Path) -> None:
-    print(f"LIFECYCLE_SEED={SEED}")
+async def _storm(ledger: Path, seconds: float, seed: int) -> Report:
     before = len(list(Path("/proc/self/fd").iterdir()))
-    seen: set[int | None] = set()
-
-    def note(worker: object, **_: object) -> None:
-        if isinstance(worker, PoolWorker):
-            seen.add(worker.pid)
-
-    hooks.worker_started.connect(note)
     pool = pool_of(
         "CallLog",
         size=(SIZE, SIZE),
-        init=[str(tmp_path / "ledger")],
+        init=[str(ledger)],
         recycle=Recycle(calls=50),
         heartbeat=Heartbeat(every=0.1, timeout=0.5, misses=2),
         process=Process(contain="group", grace=0.2),
     )
-    try:
-        async with pool:
-            storm = Storm(pool, SEED)
-            end = asyncio.get_running_loop().time() + SECONDS
-            await storm.run(lambda: storm.begun >= CALLS and asyncio.get_running_loop().time() > end)
-            assert sum(storm.outcomes.values()) == storm.begun
-            for worker in pool.members():
-                worker.send_signal(signal.SIGCONT)
-            await until(lambda: ready(pool) == SIZE)
-            stats = pool.stats()
-            assert (stats.queued, stats.busy, stats.idle, stats.size) == (0, 0, SIZE, SIZE)
-            print(dict(storm.outcomes), f"{storm.kills} kills, {stats.restarts} restarts, {len(seen)} processes")
-    finally:
-        hooks.worker_started.disconnect(note)
-    assert storm.kills
-    assert all(map(gone, seen))
-    done = Counter((tmp_path / "ledger").read_text().split())
-    assert not [number for number, times in done.items() if times > 1]
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    report = Report()
+    async with pool:
+        storm = Storm(pool, seed)
+        await storm.run(seconds)
+        for worker in pool.members():
+            worker.send_signal(signal.SIGCONT)
+        await until(lambda: ready(pool) == SIZE)
+        stats = pool.stats()
+        if (stats.queued, stats.busy, stats.idle, stats.size) != (0, 0, SIZE, SIZE):
+            report.stuck.append(f"the pool is not idle: {stats}")
+    report.operations, report.kills = storm.begun, storm.kills
+    report.notes = f"{dict(storm.outcomes)}, {stats.restarts} restarts, {len(storm.pids)} processes"
+    if sum(storm.outcomes.values()) != storm.begun:
+        report.lost.append(f"{storm.begun} calls have {sum(storm.outcomes.values())} outcomes")
+    report.lost += storm.wrong
+    done = Counter(ledger.read_text().split())
+    report.double += [f"the call {number} ran {times} times" for number, times in done.items() if times > 1]
+    report.stuck += [f"the process {pid} is left" for pid in storm.pids if not gone(pid)]
+    if (now := len(list(Path("/proc/self/fd").iterdir()))) != before:
+        report.stuck.append(f"{now} descriptors are open instead of {before}")
+    return report
+
+
+def storm(seconds: float, seed: int) -> Report:
+    with tempfile.TemporaryDirectory() as directory:
+        return asyncio.run(_storm(Path(directory) / "ledger", seconds, seed))
