@@ -1,10 +1,12 @@
 # All targets need Python 3.11, git and make. Only `engines` needs root.
 
 PYTHON ?= python3
-VENV   := .venv
+# Another interpreter has its own environment, such as .venv-3.12 or .venv-3.14t.
+VENV   := .venv$(if $(filter command environment,$(firstword $(origin PYTHON))),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2] + sys.abiflags)'))
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEMO   := $(VENV)/.demo
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 # The release line of Mermaid that most sites use.
 MERMAID := 11.17.2
 NODEMON := 3.1.14
@@ -13,7 +15,7 @@ LIT    := 3.3.3
 DAGRE  := 3.1.3
 VENDOR := lifecycle/observe/page/vendor
 
-.PHONY: demo test lint types mypy pyright chaos soak bench bench-check coverage mutants repeats release lock docs pictures page engines clean
+.PHONY: demo test suite uvloop eager matrix lint types mypy pyright audit chaos soak bench bench-check coverage mutants repeats release lock docs pictures page engines clean
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -30,10 +32,21 @@ $(DEMO): pyproject.toml
 demo: $(DEMO)  ## run the hot reloader on examples/site, with a prompt and a webhook
 	@$(BIN)/python -m examples.demo
 
+test: $(STAMP) lint suite  ## run all tests, lint and type checks; PYTHON=python3.12 selects an interpreter
+
 # Without bytecode, each program that a test starts would compile the library again.
-test: export PYTHONDONTWRITEBYTECODE :=
-test: $(STAMP) lint  ## run all tests, lint and type checks
-	$(BIN)/python -m pytest -n auto --dist worksteal
+suite uvloop eager: export PYTHONDONTWRITEBYTECODE :=
+suite: $(STAMP)  ## run all tests, without lint and type checks
+	$(PYTEST)
+
+uvloop: $(STAMP)  ## run the tests in real time on uvloop
+	LIFECYCLE_LOOP=uvloop $(PYTEST) tests/realtime
+
+eager: $(STAMP)  ## run the tests in virtual time with asyncio.eager_task_factory; needs Python 3.12
+	LIFECYCLE_LOOP=eager $(PYTEST) --ignore tests/realtime
+
+matrix: $(STAMP)  ## run all tests on each installed Python, on uvloop and with eager tasks; PYTHONS="python3.12 …" selects interpreters
+	@$(BIN)/python -m tools.matrix $(PYTHONS)
 
 lint: $(STAMP)  ## run ruff, the linter for English (tools/prose.py) and the type checkers
 	$(BIN)/ruff check .
@@ -53,13 +66,16 @@ pyright: $(STAMP)
 	pyright --project tests/typing
 	pyright --verifytypes lifecycle --ignoreexternal >$(VENV)/types.txt || { cat $(VENV)/types.txt; exit 1; }
 
-chaos: $(STAMP)  ## run the chaos tests for five minutes; LIFECYCLE_SEED=… repeats a run
-	LIFECYCLE_CHAOS=$${LIFECYCLE_CHAOS:-300} $(BIN)/python -m pytest -s tests/realtime/test_supervisor_chaos.py tests/realtime/pool/test_pool_chaos.py tests/realtime/test_inbox_chaos.py tests/realtime/test_flow_chaos.py tests/realtime/flows/test_jobs.py tests/realtime/bridges/test_bridge_chaos.py tests/realtime/bridges/test_leader_deaths.py tests/flows/test_crash_points.py tests/conformance/test_flow_cases.py tests/workers/test_supervisor_model.py tests/sources/test_signatures_hostile.py
+chaos: $(STAMP)  ## run each storm of tests/chaos/all.py for a minute; LIFECYCLE_CHAOS=SECONDS sets the time, LIFECYCLE_SEED=… repeats a run
+	$(BIN)/python -m tests.chaos.all
+
+audit: $(STAMP)  ## compare the locked versions with the advisories of PyPI; exits with 2 if they cannot be reached
+	$(BIN)/python -m tools.audit
 
 soak: $(STAMP)  ## run a program that uses every package for half an hour, with kills and restarts; LIFECYCLE_SOAK=SECONDS sets the time, LIFECYCLE_SEED=… repeats a run
 	$(BIN)/python -m tests.soak
 
-bench: $(STAMP)  ## measure against other libraries and update docs/reference/performance.md; takes 15 minutes on an idle machine
+bench: $(STAMP)  ## measure against other libraries and update docs/reference/performance.md and scaling.md; takes 20 minutes on an idle machine
 	$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m benchmarks --write
 
@@ -110,7 +126,7 @@ page:  ## download the libraries of the Dashboard page from npm
 engines:  ## install programs for some tests and benchmarks (Debian, as root)
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq tmux wrk chromium webhook iproute2 entr reflex >/dev/null
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends podman runc busybox-static runit >/dev/null
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends podman runc busybox-static runit pgbouncer openssl systemd >/dev/null
 	# Install only the programs: the tests start their own servers.
 	mkdir -p /etc/postgresql-common/createcluster.d
 	echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.d/none.conf
@@ -118,5 +134,5 @@ engines:  ## install programs for some tests and benchmarks (Debian, as root)
 	command -v npm >/dev/null || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq npm >/dev/null
 	npm install --prefix .engines --silent --no-audit --no-fund mermaid@$(MERMAID) nodemon@$(NODEMON)
 
-clean:  ## remove the virtual environment, the built documentation and caches
-	rm -rf $(VENV) .engines docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean:  ## remove the virtual environments, the built documentation and caches
+	rm -rf .venv .venv-* .engines docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import shutil
 import signal
 import threading
 import time
 import weakref
 from collections import Counter
 from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,22 @@ import psutil
 import pytest
 
 from tests import postgres
+from tests.engines import require
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
+    from types import ModuleType
 
     from lifecycle.testing.plugin import LoopFactories
+
+# Its sitecustomize.py sets the event loop of the programs that the tests start, and of this process.
+LOOPS = Path(__file__).with_name("loops")
+
+if os.environ.get("LIFECYCLE_LOOP"):
+    import_module("tests.loops.sitecustomize")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(LOOPS), os.environ.get("PYTHONPATH"))))
+    # libuv's first loop opens a pipe that stays open, which would count as a leak of the first test.
+    asyncio.new_event_loop().close()
 
 _loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
@@ -53,7 +65,36 @@ def _remembered(factory: Callable[[], asyncio.AbstractEventLoop]) -> Callable[[]
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)
 def pytest_asyncio_loop_factories() -> Generator[None, LoopFactories, LoopFactories]:
-    return {name: _remembered(factory) for name, factory in (yield).items()}
+    factories = yield
+    return {name: _remembered(_new_loop if name == "asyncio" else make) for name, make in factories.items()}
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """Look up the function when the test starts, because `every_loop` may replace it."""
+    return asyncio.new_event_loop()
+
+
+@pytest.fixture(scope="session")
+def uvloop() -> ModuleType | None:
+    """Open the pipe that libuv's first loop keeps open, which would count as a leak of the first test."""
+    if find_spec("uvloop") is None:
+        return None
+    module = import_module("uvloop")
+    module.new_event_loop().close()
+    return module
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def every_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, uvloop: ModuleType | None) -> None:
+    """Run the test and the programs that it starts first on asyncio's default loop, and then on uvloop."""
+    if request.param == "asyncio":
+        return
+    if uvloop is None:
+        pytest.skip("uvloop is not installed; `make test` installs it")
+    monkeypatch.setenv("LIFECYCLE_LOOP", "uvloop")
+    monkeypatch.setenv("PYTHONPATH", str(LOOPS), prepend=os.pathsep)
+    for module in (asyncio, asyncio.events):
+        monkeypatch.setattr(module, "new_event_loop", uvloop.new_event_loop)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -103,8 +144,7 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("engine"):
         name = marker.args[0]
-        if (postgres.program(name) if name == "postgres" else shutil.which(name)) is None:
-            pytest.skip(f"{name} is not installed; `make engines` installs it")
+        require(name)
         if name == "postgres":
             # The server runs for the whole session, so it must exist before the first leak check.
             postgres.server()

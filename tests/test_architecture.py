@@ -110,6 +110,31 @@ def test_import_lifecycle_alone_loads_nothing_heavy() -> None:
     assert not loaded_by("import lifecycle") & {"asyncio", *HEAVY}
 
 
+def test_only_the_pool_and_the_console_can_run_code_from_data() -> None:
+    """`pickle`, `marshal` and `shelve` run code while they decode, and `eval` and `exec` run text."""
+    decoders, calls = {"pickle", "marshal", "shelve", "dill"}, {"eval", "exec"}
+
+    def can_run_code(node: ast.AST) -> bool:
+        if isinstance(node, ast.Import):
+            return bool({each.name for each in node.names} & decoders)
+        if isinstance(node, ast.ImportFrom):
+            return node.module in decoders
+        return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in calls
+
+    found = {path for path in ROOT.rglob("*.py") if any(map(can_run_code, ast.walk(ast.parse(path.read_text()))))}
+    assert {str(path.relative_to(ROOT)) for path in found} == {
+        "observe/python_console.py",
+        "workers/pool/protocol.py",
+    }
+
+
+def test_router_and_run_load_no_records_and_no_optional_parts() -> None:
+    """Creating a dataclass is slow, so records are loaded when a program first uses them."""
+    parts = {f"lifecycle.{name}" for name in ("events.records", "control.records", "control.merging", "runtime.health")}
+    assert parts <= set(MODULES)
+    assert not set(python(LOADED.format("from lifecycle import Router, run"))) & {*parts, "termios"}
+
+
 @pytest.mark.parametrize(
     "statement",
     [
@@ -187,6 +212,7 @@ def test_stubs_and_lazy_packages_export_the_same_names(stub: Path) -> None:
     assert {module for module in stubbed.values() if not f"{module}.".startswith(f"{package}.")} <= {
         "lifecycle.backoff",
         "lifecycle.errors",
+        "lifecycle.events",
     }
 
 

@@ -8,7 +8,9 @@ import pytest
 
 from benchmarks.__main__ import MODULES, regressions
 from benchmarks._bars import Bar
+from benchmarks._curves_plots import files
 from benchmarks._page import PAGE, render, stored
+from benchmarks.curves import CURVES
 
 ROOT = Path(__file__).parents[1]
 
@@ -60,3 +62,10 @@ def test_all_modules_are_run_and_kept() -> None:
 def test_the_page_shows_what_was_kept_and_nothing_else() -> None:
     """After you change a figure, a limit or its text, write the page again (`make bench`)."""
     assert PAGE.read_text(encoding="utf-8") == render(stored())
+
+
+def test_the_plots_show_the_stored_points() -> None:
+    """After you change a curve or its text, write the plots again (`make bench`)."""
+    shown = files(CURVES, stored()["modules"]["curves"]["figures"]["points"])
+
+    assert {path: path.read_text(encoding="utf-8") for path in shown} == shown

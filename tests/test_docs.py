@@ -40,6 +40,7 @@ import psutil
 import pytest
 import yaml  # type: ignore[import-untyped]  # myst-parser installs it, without stubs
 
+from lifecycle.cli import main
 from lifecycle.cli.app import parse
 from lifecycle.cli.up.processes import KEYS, Condition, in_order, parse_procfile, read_processes
 from lifecycle.cli.watch.settings import OPTIONS, read_table, watch_settings
@@ -235,6 +236,7 @@ PROGRAMS = {
     "docs/start/quickstart.md": {"app.py", "quick.py"},
     "docs/tutorial.md": {"app.py", "reloader.py"},
     "docs/tutorial-flows.md": {"deploy.py"},
+    "docs/tutorial-workflows.md": {"shop.py"},
     "docs/howto/prompt.md": {"counter.py", "release.py"},
     "docs/howto/debounce.md": {"build.py"},
     "docs/howto/steer.md": {"shop.py"},
@@ -422,6 +424,28 @@ def test_the_deployment_of_the_tutorial_resumes_where_it_was(start: Callable[...
         "removing app-v4-broken",
         "v4-broken is REVERTED",
     ]
+
+
+def test_the_order_of_the_tutorial_resumes_where_it_was(start: Callable[..., Running], tmp_path: Path) -> None:
+    first, second = versions(ROOT / "docs/tutorial-workflows.md", "shop.py")
+    program = start(first, "o2")
+    program.until("packing lamp")
+    assert "packing bulb" not in program.stop(signal.SIGINT)
+    program = start(slowed(first, 'print("packing"'), "o2")
+    program.until("packing bulb")
+    program.process.kill()
+    program.rest(-signal.SIGKILL)
+    assert start(first, "o2").rest() == "packing bulb\npacking cable\ndone: charge of 30\n"
+
+    for number, approved, end in (("o4", "true", "done: charge"), ("o5", "false", "REVERTED because: not approved")):
+        program = start(second, number)
+        program.until("charging 30\n")
+        assert main(["flows", "signal", str(tmp_path / "shop.db"), number, "approval", approved]) == 0
+        said = program.rest()
+        assert end in said
+        assert said.count("packing") == (3 if approved == "true" else 0)
+    assert "refunding the charge of 30\n" in said
+    assert start(second, "o4").rest() == "done: charge of 30\n"
 
 
 def test_the_programs_of_the_page_on_jobs(start: Callable[..., Running]) -> None:
@@ -617,6 +641,17 @@ def test_tests_and_figures_that_back_the_comparison_exist(label: str, backing: s
         assert re.search(rf"^\s*(?:async )?def {name}\(", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE), name
     for path, name in figures:
         assert f'"{name}"' in (ROOT / path).read_text(encoding="utf-8"), name
+
+
+def test_each_line_of_the_threat_model_names_a_test_that_exists() -> None:
+    page = (ROOT / "docs/explanation/security.md").read_text(encoding="utf-8")
+    lines = [line for line in page.splitlines() if line.count(" | ") == 2 and not line.endswith(" | test")]
+    assert len(lines) > 40
+    for line in lines:
+        assert re.search(r"`[\w/]+\.py::\w+`$", line), line
+    for path, name in re.findall(r"`(?:tests/)?([\w/]+\.py)::(\w+)`", page):
+        text = (ROOT / "tests" / path).read_text(encoding="utf-8")
+        assert re.search(rf"^\s*(?:async )?def {name}\(", text, re.MULTILINE), f"{path}::{name}"
 
 
 def test_figures_that_are_named_are_printed_by_a_benchmark() -> None:
@@ -826,11 +861,10 @@ INTERNAL = {
     "Failure": "decode encode",
     "FakeSignals": "can_take check_every deliver end_process handles_sigterm has_source has_terminal is_ignored retake"
     " send_sigterm take",
-    "Flows": "adopt check_open leave repeat",
     "InputSource": "is_terminal take use_commands",
     "Job": "claimed row see",
     "MemoryStore": "fence discard",
-    "JobQueue": "begin wait",
+    "JobQueue": "begin next wait park",
     "Presence": "close is_gone lives",
     "ParameterizedForEach": "rebind",
     "Pattern": "rank search",
@@ -840,9 +874,10 @@ INTERNAL = {
     "PromptSource": "is_terminal use_commands",
     "Route": "add_middleware alone bound busy call debouncer is_also is_direct is_fallback is_plain is_removed is_tap"
     " lane latest shared_lane successor",
-    "Run": "abandon adopt be_followed close given proceed refused wait_at_rest",
+    "Run": "abandon adopt be_followed close given parked proceed refused wait_at_rest wait_over wait_restarted wake",
     "SignalSource": "close",
-    "Task": "copy function kind priority",
+    "Task": "copy function kind priority retry",
+    "Workflow": "bind call check fn name pattern signature",
     "VirtualLoop": "run_in_executor shutdown_default_executor",
 }
 

@@ -352,6 +352,7 @@ async def test_more_messages_than_one_batch_come_in_order(path: Path) -> None:
     assert receiver.seen == [*((str(number), 2) for number in range(120)), ("new", 1)]
 
 
+@pytest.mark.usefixtures("every_loop")
 async def test_a_debounced_call_has_the_attempt(path: Path) -> None:
     await prepared(path)
     accept(path, "a", "b")

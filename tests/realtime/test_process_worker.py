@@ -79,6 +79,7 @@ FAMILY = """
 """
 
 
+@pytest.mark.usefixtures("every_loop")
 async def test_a_spec_sets_up_its_process(tmp_path: Path) -> None:
     output = Output()
     code = "import os; print('is', os.environ['COLOUR'], os.getcwd())"
@@ -518,6 +519,7 @@ async def test_a_process_that_sent_itself_sigstop_can_be_stopped() -> None:
     assert (await stop_and_wait(worker)).status is Status.STOPPED
 
 
+@pytest.mark.usefixtures("every_loop")
 async def test_a_process_killed_while_suspended_has_failed() -> None:
     worker = ProcessWorker("app", "sleep", "1000")
     await worker.start()

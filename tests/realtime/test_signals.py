@@ -111,6 +111,7 @@ def test_ctrl_c_twice_ends_a_program_whose_handler_blocks_the_loop() -> None:
         assert ends_forced(process, SIGINT) == 1
 
 
+@pytest.mark.usefixtures("every_loop")
 @pytest.mark.parametrize("signum", [SIGINT, SIGTERM])
 def test_a_single_signal_ends_a_program_in_order_with_status_0(signum: int) -> None:
     code = """
@@ -127,6 +128,7 @@ def test_a_single_signal_ends_a_program_in_order_with_status_0(signum: int) -> N
         assert ends(process) == (0, f"hook {reason} {int(signum)}\nNone\n", "")
 
 
+@pytest.mark.usefixtures("every_loop")
 def test_a_second_signal_forces_a_program_that_hangs_in_its_end() -> None:
     code = """
     from lifecycle import hooks
@@ -339,6 +341,7 @@ def status_of(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+@pytest.mark.usefixtures("every_loop")
 def test_ctrl_c_at_a_terminal_prints_how_to_force_the_exit() -> None:
     pid, fd = on_a_terminal("""
     async def main():

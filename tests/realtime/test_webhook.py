@@ -170,6 +170,7 @@ async def test_an_unhandled_topic_is_named_in_the_404() -> None:
             assert (await served.send("/depoly"))[:2] == (404, {"error": "nothing handles 'webhook/depoly'"})
 
 
+@pytest.mark.usefixtures("every_loop")
 async def test_a_body_at_the_limit_is_accepted_and_one_byte_more_is_413() -> None:
     async with serving(limits=Limits(body=1000)) as served:
         assert (await served.send(body=b"x" * 1000))[0] == 202

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import logging
 import resource
+import socket
 import ssl
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -425,6 +426,19 @@ async def test_a_disconnect_before_the_body_is_waited_for_is_not_an_error(
         assert await served.is_well()
     assert [event.body for event in served.seen.events] == [b"well"]
     assert_quiet(quiet)
+
+
+async def test_clients_that_connect_together_are_accepted_together() -> None:
+    async with serving() as served, AsyncExitStack() as stack:
+        address = "127.0.0.1", int(served.source.url.rpartition(":")[2])
+        # These calls block the loop, so no connection is accepted in between.
+        for _ in range(100):
+            stack.enter_context(socket.create_connection(address))
+        connections, turns = served.source._server._listener._connections, 0  # type: ignore[union-attr]
+        while len(connections) < 100:
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns <= 2
 
 
 async def test_a_client_that_does_not_send_headers_is_cut_off() -> None:

