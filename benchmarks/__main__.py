@@ -1,9 +1,9 @@
 """The command that runs the benchmarks: ``python -m benchmarks [--write | --check] [module ...]``.
 
-Without an option, it prints the figures. ``--write`` also stores them in ``benchmarks/figures.json`` and on the page
-``docs/reference/performance.md``. Stored figures for other modules are kept. ``--check`` compares the new figures with
-the stored figures. It exits with 1 if a figure is worse in two consecutive runs by more than the machine's noise.
-Figures without a limit are not compared.
+Without an option, it prints the figures. ``--write`` also stores them in ``benchmarks/figures.json``, and writes the
+pages ``docs/reference/performance.md`` and ``docs/reference/scaling.md``. Stored figures for other modules are kept.
+``--check`` compares the new figures with the stored figures. It exits with 1 if a figure is worse in two consecutive
+runs by more than the machine's noise. Figures without a limit are not compared, and curves only if they are named.
 """
 
 from __future__ import annotations
@@ -18,15 +18,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from benchmarks._bars import Bar
+from benchmarks._curves_plots import files
 from benchmarks._machine import machine, versions
 from benchmarks._page import PAGE, STORED, render, stored
+from benchmarks.curves import CURVES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 __all__ = ["MODULES", "main", "regressions"]
 
-MODULES = ("startup", "router", "webhook", "watch", "reloaders", "supervision", "pool", "flows", "bridge", "observe")
+MODULES = (
+    *("startup", "router", "webhook", "watch", "reloaders", "supervision", "pool", "flows", "bridge", "observe"),
+    "curves",
+)
+#: Modules that take minutes, which ``--check`` runs only if they are named.
+_SLOW = ("curves",)
 
 
 def main() -> int:
@@ -37,7 +44,7 @@ def main() -> int:
     then.add_argument("--write", action="store_true", help="store the figures, and write the page")
     then.add_argument("--check", action="store_true", help="exit with 1 if a figure has become worse")
     options = parser.parse_args()
-    named = options.modules or MODULES
+    named = options.modules or [name for name in MODULES if not (options.check and name in _SLOW)]
     found = {name: _measured(name) for name in named}
     if options.write:
         _keep(found)
@@ -61,7 +68,11 @@ def _keep(found: Mapping[str, Any]) -> None:
     modules = {name: each for name in MODULES if (each := found.get(name) or before.get(name))}
     run = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine(), "versions": versions(), "modules": modules}
     STORED.write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
-    PAGE.write_text(render(run), encoding="utf-8")
+    pages = {PAGE: render(run)}
+    if "curves" in modules:
+        pages |= files(CURVES, modules["curves"]["figures"]["points"])
+    for path, text in pages.items():
+        path.write_text(text, encoding="utf-8")
 
 
 def _check(found: Mapping[str, Any]) -> int:

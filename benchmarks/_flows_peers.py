@@ -70,46 +70,53 @@ def _taskflow_backend(file: str) -> Any:
     return backend
 
 
-def _dbos(tasks: int, file: str) -> tuple[float, float]:
-    """Run async steps in a workflow. The benchmark sets the file to WAL mode first, because DBOS does not."""
-    from dbos import DBOS
+def _dbos(*, starts: bool = False) -> Case:
+    """Run async steps in a workflow, or workflows without steps at the same time.
 
-    with closing(sqlite3.connect(file)) as db:
-        db.execute("PRAGMA journal_mode = WAL")
-    DBOS(
-        config={
-            "name": "bench",
-            "system_database_url": f"sqlite:///{file}",
-            "log_level": "ERROR",
-        }
-    )
+    The benchmark sets a file to WAL mode first, because DBOS does not.
+    """
 
-    @DBOS.step()  # type: ignore[untyped-decorator]  # DBOS's types are not checked here
-    async def nothing() -> int:
-        return 1
+    def case(number: int, store: str) -> tuple[float, float]:
+        from dbos import DBOS
 
-    @DBOS.workflow()  # type: ignore[untyped-decorator]  # the same
-    async def flow(steps: int) -> int:
-        return sum([await nothing() for _ in range(steps)])
+        if not store.startswith("postgresql:"):
+            with closing(sqlite3.connect(store)) as db:
+                db.execute("PRAGMA journal_mode = WAL")
+            store = f"sqlite:///{store}"
+        DBOS(config={"name": "bench", "system_database_url": store, "log_level": "ERROR"})
 
-    async def measure() -> list[float]:
-        await flow(1)
-        with timed() as figures:
-            assert await flow(tasks) == tasks
-        return figures
+        @DBOS.step()  # type: ignore[untyped-decorator]  # DBOS's types are not checked here
+        async def nothing() -> int:
+            return 1
 
-    DBOS.launch()
-    try:
-        wall, used = asyncio.run(measure())
-    finally:
-        DBOS.destroy()
-    return wall, used
+        @DBOS.workflow()  # type: ignore[untyped-decorator]  # the same
+        async def flow(steps: int) -> int:
+            return sum([await nothing() for _ in range(steps)])
+
+        async def measure() -> list[float]:
+            await flow(1)
+            with timed() as figures:
+                if starts:
+                    await asyncio.gather(*[flow(0) for _ in range(number)])
+                else:
+                    assert await flow(number) == number
+            return figures
+
+        DBOS.launch()
+        try:
+            wall, used = asyncio.run(measure())
+        finally:
+            DBOS.destroy()
+        return wall, used
+
+    return case
 
 
 PEERS: dict[str, Case] = {
     "taskflow_memory": _taskflow(stored=False),
     "taskflow_sqlite": _taskflow(stored=True),
-    "dbos": _dbos,
+    "dbos": _dbos(),
+    "dbos_starts": _dbos(starts=True),
 }
 
 if __name__ == "__main__":

@@ -1,15 +1,17 @@
 """Jobs on PostgreSQL compared with procrastinate: ``python -m benchmarks._flows_postgres [WORKER URL]``.
 
-Without arguments it prints the figures. The server is real and syncs to its disk. A job is one task that returns its
-argument. Each worker is a separate process that runs eight jobs at the same time. Workers connect first. Time is
-measured from the signal that starts them until the last job finishes. Each of our jobs is a flow with stored steps,
-while procrastinate calls a function and stores only its completion. No round starts after 50 seconds.
+Without arguments it prints the figures, and those of workflows compared with DBOS. The server is real and syncs to its
+disk. A job is one task that returns its argument. Each worker is a separate process that runs eight jobs at the same
+time. Workers connect first. Time is measured from the signal that starts them until the last job finishes. Each of our
+jobs is a flow with stored steps, while procrastinate calls a function and stores only its completion. No round of jobs
+starts after 50 seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import logging
 import statistics
 import subprocess
@@ -17,7 +19,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from benchmarks._measure import ratio
+from benchmarks._measure import interleaved, ratio
 from lifecycle.flows import Flows, JobQueue, linear, task
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BARS", "figures", "missing"]
 
-JOBS, AT_ONCE, ROUNDS = 500, 8, 3
+JOBS, STEPS, AT_ONCE, ROUNDS = 500, 300, 8, 3
 #: The number of seconds after which no further round begins, and the time limit for one case.
 LIMIT, LONGEST = 50.0, 20.0
 PROCESSES = (1, 2, 4, 8)
@@ -39,6 +41,8 @@ BARS = {
     "postgres_jobs_over_procrastinate_4": "at least 1.5",
     "postgres_jobs_over_procrastinate_8": "at least 1.5",
     "postgres_jobs_a_second": "printed",
+    "workflow_postgres_over_dbos": "at least 2",
+    "workflow_postgres_a_second": "printed",
 }
 
 
@@ -54,7 +58,7 @@ def missing() -> str:
     return ""
 
 
-def figures(*, jobs: int = JOBS, rounds: int = ROUNDS) -> dict[str, object]:
+def figures(*, jobs: int = JOBS, steps: int = STEPS, rounds: int = ROUNDS) -> dict[str, object]:
     """Return the ratio for each number of processes, or None with the reason on stderr if it cannot be measured."""
     if reason := missing():
         print(reason, file=sys.stderr)
@@ -67,7 +71,7 @@ def figures(*, jobs: int = JOBS, rounds: int = ROUNDS) -> dict[str, object]:
     try:
         server = Postgres(fsync="on", full_page_writes="on", shared_buffers="128MB")
         server.start()
-        return _measured(server, jobs, rounds)
+        return _measured(server, jobs, rounds) | _workflows(server, steps, rounds)
     except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  # the other figures do not depend on this one
         print(f"jobs on PostgreSQL cannot be measured: {error!r}", file=sys.stderr)
         return dict.fromkeys(BARS)
@@ -95,6 +99,27 @@ def _measured(server: Postgres, jobs: int, rounds: int) -> dict[str, object]:
         for name, each in samples.items()
     }
     return {**ratios, "postgres_jobs_a_second": a_second}
+
+
+def _workflows(server: Postgres, steps: int, rounds: int) -> dict[str, object]:
+    """Return the rate of sequential steps in a workflow, compared with DBOS on the same server."""
+    if importlib.util.find_spec("dbos") is None:
+        return dict.fromkeys(("workflow_postgres_over_dbos", "workflow_postgres_a_second"))
+
+    def rate(module: str, case: str, url: str) -> float:
+        argv = [sys.executable, "-m", f"benchmarks.{module}", case, str(steps), url]
+        wall, _ = json.loads(subprocess.check_output(argv, text=True).splitlines()[-1])
+        return steps / float(wall)
+
+    cases = {
+        "ours": lambda: rate("_flows_workflows", "workflow_sqlite", server.cleared()),
+        "dbos": lambda: rate("_flows_peers", "dbos", server.admin),
+    }
+    samples = interleaved(cases, rounds=rounds, warmup=0)
+    return {
+        "workflow_postgres_over_dbos": ratio(samples, "ours", "dbos"),
+        "workflow_postgres_a_second": {name: round(statistics.median(each)) for name, each in samples.items()},
+    }
 
 
 def _a_second(server: Postgres, name: str, processes: int, jobs: int) -> float:

@@ -28,7 +28,7 @@ from lifecycle.workers import Gate, Spec, Supervisor, TaskWorker
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-__all__ = ["dashboard_cpu"]
+__all__ = ["Load", "attached", "dashboard_cpu", "share_of_core"]
 
 _WORKERS, _CHANGES = 1000, 1000
 #: The duration of a round in seconds, the number of rounds with a page, and the seconds between two memory samples.
@@ -40,12 +40,18 @@ _BEFORE = 40
 
 #: Reads and discards the page's data. It runs in a separate process, so its CPU time is not measured.
 _READER = """
-import socket, sys
-with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as there:
-    there.sendall(b"GET /api/live HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\n\\r\\n")
-    print(len(there.recv(1)), flush=True)
-    while there.recv(1 << 20):
-        pass
+import selectors, socket, sys
+ready = selectors.DefaultSelector()
+pages = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(int(sys.argv[2]))]
+for page in pages:
+    page.sendall(b"GET /api/live HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\n\\r\\n")
+    ready.register(page, selectors.EVENT_READ)
+for page in pages:
+    page.recv(1)
+print(flush=True)
+while True:
+    for key, _ in ready.select():
+        key.fileobj.recv(1 << 20) or sys.exit()
 """
 
 
@@ -58,16 +64,16 @@ def dashboard_cpu(seconds: float = 20.0) -> dict[str, float]:
 
 
 async def _measured(seconds: float) -> dict[str, float]:
-    load = _Load()
+    load = Load()
     async with load.living():
         changing = asyncio.create_task(load.run())
         shares: dict[bool, list[float]] = {True: [], False: []}
         began, before = time.perf_counter(), load.changes
         for _ in range(_ROUNDS):
-            shares[False].append(await _share())
-            async with _attached():
-                shares[True].append(await _share())
-        async with _attached():
+            shares[False].append(await share_of_core())
+            async with attached():
+                shares[True].append(await share_of_core())
+        async with attached():
             sizes = await _sizes(seconds)
         reached = (load.changes - before) / (time.perf_counter() - began)
         changing.cancel()
@@ -92,12 +98,12 @@ async def _sizes(seconds: float) -> list[float]:
 
 
 @asynccontextmanager
-async def _attached() -> AsyncGenerator[None]:
-    """Open a page that follows the program, and wait for the first bytes."""
+async def attached(pages: int = 1) -> AsyncGenerator[None]:
+    """Open pages that follow the program, and wait for the first bytes."""
     async with Dashboard() as dashboard:
         port = dashboard.url.rpartition(":")[2]
         reader = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", _READER, port, stdout=asyncio.subprocess.PIPE
+            sys.executable, "-c", _READER, port, str(pages), stdout=asyncio.subprocess.PIPE
         )
         assert reader.stdout is not None
         await reader.stdout.readline()
@@ -110,14 +116,14 @@ async def _attached() -> AsyncGenerator[None]:
             await reader.wait()
 
 
-async def _share() -> float:
-    """Return this process's share of one core during one round."""
+async def share_of_core(seconds: float = _ROUND) -> float:
+    """Return this process's share of one core during ``seconds``."""
     began, used = time.perf_counter(), time.process_time()
-    await asyncio.sleep(_ROUND)
+    await asyncio.sleep(seconds)
     return (time.process_time() - used) / (time.perf_counter() - began)
 
 
-class _Load:
+class Load:
     """A thousand workers, and functions that change them. Each change emits an event."""
 
     def __init__(self) -> None:

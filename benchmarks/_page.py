@@ -43,6 +43,8 @@ HIDDEN = (
     "dashboard_memory_growth_mib",
     "postgres_jobs_a_second",
     "raw_events_a_second",
+    # On the page about scaling.
+    "points",
 )
 
 #: Packages that are neither measured nor compared. Their versions are stored but not shown.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from lifecycle.control import Router
-from lifecycle.sources import GitHub, Inbox, WebhookSource
+from lifecycle.sources import GitHub, Inbox, Limits, WebhookSource
 from lifecycle.testing import running
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ async def _handled(_event: Any) -> None:
 
 async def _serve_ours(verify: Verifier | None, inbox: Inbox | None = None) -> None:
     # All requests have the same delivery id. Deduplication is off, because each request must be handled.
-    router, source = Router(), WebhookSource(port=0, verify=verify, inbox=inbox, dedupe=0.0)
+    # No request may be refused, and benchmarks.curves opens 1,000 connections.
+    router, limits = Router(), Limits(pending=1000)
+    source = WebhookSource(port=0, verify=verify, inbox=inbox, dedupe=0.0, limits=limits)
     router.add_source(source)
     router.handle("webhook/deploy", _handled)
     async with running(router):

@@ -2,9 +2,14 @@
 
 - ``linear``: TaskFlow runs 250 tasks and ``Flows`` 1,000, because TaskFlow's time per task grows with their number.
   Only our time includes the preparation of the flow. DBOS uses WAL mode.
+  Most CPU time per task on SQLite is spent in system calls: the transaction, two checks of the file, and the wake-ups
+  of the thread that writes.
 - ``fanout``: a thousand tasks that sleep 0.1 s. ``jobs``: jobs are claimed and completed, eight at a time.
 - ``postgres_jobs_over_procrastinate_N``: N processes run eight jobs at a time. ``Flows`` stores each step,
   while procrastinate stores only the completion.
+- ``workflow``: sequential async steps in a workflow, as in DBOS. ``starts``: workflows without steps, started at the
+  same time. ``sleeping``: 10,000 workflows that sleep for an hour. ``recovery``: all 10,000 workflows of a killed
+  process run again. ``lookup``: `Flows.get`, median of 1,001 calls.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import _flows_cases, _flows_jobs, _flows_peers, _flows_postgres
+from benchmarks import _flows_cases, _flows_jobs, _flows_peers, _flows_postgres, _flows_workflows
 from benchmarks._measure import Samples, interleaved, ratio, report
 
 if TYPE_CHECKING:
@@ -34,6 +39,9 @@ SIZES = {
     "linear_sqlite": 1000,
     "taskflow_sqlite": 250,
     "dbos": 1000,
+    "workflow_sqlite": 1000,
+    "workflow_starts": 1000,
+    "dbos_starts": 1000,
     "linear_sqlite_10000": 10_000,
     "linear_durable": 1000,
     "unordered_sqlite": 1000,
@@ -41,6 +49,7 @@ SIZES = {
     "fanout": 1000,
     "jobs": 2000,
     "jobs_by_hand": 2000,
+    **_flows_workflows.SIZES,
 }
 
 BARS = {
@@ -52,6 +61,9 @@ BARS = {
     "fanout_1000_sleeps_over_one": "at most 3",
     "jobs_over_raw": "at least 0.4",
     "import_ms_flows": "at most 30",
+    "workflow_sqlite_over_dbos": "at least 5",
+    "workflow_starts_over_dbos": "printed",
+    **_flows_workflows.BARS,
     **_flows_postgres.BARS,
     "a_second": "printed",
     "cpu_microseconds_each": "printed",
@@ -69,6 +81,7 @@ _MODULES = {
     "benchmarks._flows_cases": _flows_cases.CASES,
     "benchmarks._flows_jobs": _flows_jobs.JOBS,
     "benchmarks._flows_peers": _flows_peers.PEERS,
+    "benchmarks._flows_workflows": _flows_workflows.WORKFLOWS,
 }
 
 
@@ -95,11 +108,13 @@ def results(
         return interleaved(cases, rounds=rounds, warmup=0)
 
     slow = turns("linear_memory", "taskflow_memory", "linear_sqlite", "taskflow_sqlite", rounds=slow_rounds)
-    tasks = turns("linear_sqlite", "dbos", "linear_sqlite_10000", "unordered_sqlite", "raw_commits", rounds=rounds)
+    linear = ("linear_sqlite", "linear_sqlite_10000", "unordered_sqlite", "raw_commits")
+    tasks = turns(*linear, "workflow_sqlite", "dbos", rounds=rounds)
+    starts = turns("workflow_starts", "dbos_starts", rounds=slow_rounds)
     durable = turns("linear_durable", rounds=rounds)
     jobs = turns("jobs", "jobs_by_hand", rounds=rounds)
     fanout = turns("fanout", rounds=rounds)
-    a_second = slow | tasks | durable | jobs | fanout
+    a_second = slow | starts | tasks | durable | jobs | fanout
     return {
         "linear_memory_over_taskflow": _over(slow, "linear_memory", "taskflow_memory"),
         "linear_sqlite_over_taskflow": _over(slow, "linear_sqlite", "taskflow_sqlite"),
@@ -108,6 +123,9 @@ def results(
         "unordered_sqlite_over_raw_commits": _over(tasks, "unordered_sqlite", "raw_commits"),
         "fanout_1000_sleeps_over_one": sizes["fanout"] / max(fanout["fanout"]) / _flows_cases.SLEEP,
         "jobs_over_raw": _over(jobs, "jobs", "jobs_by_hand"),
+        "workflow_sqlite_over_dbos": _over(tasks, "workflow_sqlite", "dbos"),
+        "workflow_starts_over_dbos": _over(starts, "workflow_starts", "dbos_starts"),
+        **_flows_workflows.figures(sizes, directory),
         "import_ms_flows": min(_import_ms() for _ in range(imports)),
         "a_second": {name: round(statistics.median(each)) for name, each in a_second.items()},
         "cpu_microseconds_each": {name: round(statistics.median(each) * 1e6) for name, each in used.items()},

@@ -1,4 +1,8 @@
-"""The cost of importing: an interpreter's wall time with the import, minus the time without it."""
+"""The cost of importing: an interpreter's wall time with the import, minus the time without it.
+
+``router_over_asyncio`` is the time that ``from lifecycle import Router, run`` adds to ``import asyncio``, as a share
+of the latter. Records of events and states are loaded when a program first uses them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ PROGRAMS = {
 
 BARS = {
     "import_ms": "at most 5",
-    "router_ms_over_asyncio": "at most 30",
+    "router_over_asyncio": "at most 0.5",
     "heavy_modules": "none",
 }
 
@@ -38,7 +42,7 @@ def main() -> None:
     samples = interleaved({name: partial(_seconds, code) for name, code in PROGRAMS.items()}, rounds=ROUNDS, warmup=3)
     results = {
         "import_ms": difference(samples, "lifecycle", "bare") * 1000,
-        "router_ms_over_asyncio": difference(samples, "router", "asyncio") * 1000,
+        "router_over_asyncio": difference(samples, "router", "asyncio") / difference(samples, "asyncio", "bare"),
         "heavy_modules": _heavy_modules(),
     }
     report("startup", results, BARS)

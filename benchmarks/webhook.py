@@ -33,7 +33,7 @@ from benchmarks._webhook_server import SECRET, SERVERS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["main"]
+__all__ = ["cpu_a_request", "main", "script_file", "server"]
 
 ROUNDS = 9
 SECONDS = 1
@@ -66,14 +66,14 @@ def main() -> None:
     if wrk is None:
         sys.exit("wrk is not installed; `make engines` installs it (Debian: apt-get install wrk)")
     with ExitStack() as stack:
-        script = stack.enter_context(_script())
+        script = stack.enter_context(script_file())
         directory = stack.enter_context(tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".webhook-"))
-        servers = {name: stack.enter_context(_server(name, f"{directory}/{name}.db")) for name in SERVERS}
-        cases = {name: partial(_cpu_a_request, wrk, script, *servers[name]) for name in SERVERS if name != "inbox"}
+        servers = {name: stack.enter_context(server(name, f"{directory}/{name}.db")) for name in SERVERS}
+        cases = {name: partial(cpu_a_request, wrk, script, *servers[name]) for name in SERVERS if name != "inbox"}
         if absent := adnanh.missing():
             print(absent, file=sys.stderr)
         else:
-            cases["adnanh_webhook"] = partial(_cpu_a_request, wrk, script, *stack.enter_context(adnanh.started()))
+            cases["adnanh_webhook"] = partial(cpu_a_request, wrk, script, *stack.enter_context(adnanh.started()))
         samples = interleaved(cases, rounds=ROUNDS)
         kept = _inbox_rounds(wrk, script, {name: servers[name][0] for name in ("plain", "inbox")}, directory)
     results = {
@@ -91,7 +91,8 @@ def main() -> None:
 
 
 @contextmanager
-def _script() -> Iterator[str]:
+def script_file() -> Iterator[str]:
+    """Write the script that makes wrk sign its requests. Yield the path."""
     signature = hmac.new(SECRET, BODY.encode(), hashlib.sha256).hexdigest()
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "post.lua")
@@ -100,7 +101,7 @@ def _script() -> Iterator[str]:
 
 
 @contextmanager
-def _server(name: str, file: str) -> Iterator[tuple[str, psutil.Process]]:
+def server(name: str, file: str) -> Iterator[tuple[str, psutil.Process]]:
     """Run a server in a separate process. Yield its URL, and a function that returns its CPU time."""
     argv = [sys.executable, "-m", "benchmarks._webhook_server", name, file]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
@@ -111,20 +112,39 @@ def _server(name: str, file: str) -> Iterator[tuple[str, psutil.Process]]:
             process.kill()
 
 
-def _cpu_a_request(wrk: str, script: str, url: str, server: psutil.Process) -> float:
+def cpu_a_request(
+    wrk: str, script: str, url: str, server: psutil.Process, *, connections: int = 32, seconds: int = SECONDS
+) -> float:
+    """Return the seconds of CPU time that the server uses per request."""
     before = server.cpu_times()
-    answered, _, _ = _load(wrk, script, url)
+    answered, _, _ = _load(wrk, script, url, connections=connections, seconds=seconds)
     after = server.cpu_times()
     return (after.user + after.system - before.user - before.system) / answered
 
 
-def _load(wrk: str, script: str, url: str) -> tuple[int, float, float]:
+def _load(
+    wrk: str, script: str, url: str, *, connections: int = 32, seconds: int = SECONDS
+) -> tuple[int, float, float]:
     """Return the number of accepted requests, the seconds, and the 99th percentile of the latency in ms."""
     output = subprocess.check_output(
-        [wrk, "-t", "1", "-c", "32", "--duration", f"{SECONDS}s", "--latency", "--script", script, url],
+        [
+            wrk,
+            "-t",
+            "1",
+            "-c",
+            str(connections),
+            "--duration",
+            f"{seconds}s",
+            "--latency",
+            "--timeout",
+            "10s",
+            "--script",
+            script,
+            url,
+        ],
         text=True,
     )
-    if "Non-2xx" in output or "Socket errors" in output:
+    if "Non-2xx" in output or "Socket errors" in output or " 0 requests in" in output:
         sys.exit(f"{url} did not accept every request:\n{output}")
     answered = re.search(r"(\d+) requests in ([\d.]+)s", output)
     slowest = re.search(r"99%\s+([\d.]+)(us|ms|s)", output)
