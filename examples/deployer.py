@@ -43,6 +43,7 @@ async def deploy(event: WebhookEvent) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level="INFO", format="%(message)s")
-    port, verify = int(os.environ.get("PORT", "9000")), GitHub(os.environ["WEBHOOK_SECRET"])
+    secret = os.environ.get("WEBHOOK_SECRET") or sys.exit("set WEBHOOK_SECRET to the secret of the webhook")
+    port, verify = int(os.environ.get("PORT", "9000")), GitHub(secret)
     router.add_source(WebhookSource(port=port, verify=verify, paths=["/push"], inbox=Inbox("deployer.db")))
     run(router)
