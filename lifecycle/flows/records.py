@@ -87,8 +87,8 @@ class Failure:
     def exception(self, name: str) -> BaseException:
         """Return the original error, or a `StepFailed` if the failure was loaded from a store.
 
-        ``name`` is the name of the task or workflow. The message of a workflow's `StepFailed` already says which of its
-        steps has failed, so it stays the same.
+        ``name`` is the name of the task or workflow. A workflow's `StepFailed` keeps its message, which already names
+        the failed step.
         """
         if self.error is not None:
             return self.error
