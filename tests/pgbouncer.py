@@ -6,6 +6,7 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -60,7 +61,7 @@ class PgBouncer:
                 [*argv, path, str(self.home / "pgbouncer.ini")], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         end = time.monotonic() + _LIMIT
-        while not (self.home / ".s.PGSQL.5432").exists():
+        while not _accepts(self.home / ".s.PGSQL.5432"):
             if self._process.poll() is not None or time.monotonic() > end:
                 pytest.fail(f"pgbouncer did not start; it wrote:\n{(self.home / 'log').read_text(errors='replace')}")
             time.sleep(0.01)
@@ -77,3 +78,9 @@ class PgBouncer:
         """Remove the process and its files."""
         self.kill()
         shutil.rmtree(self.home, ignore_errors=True)
+
+
+def _accepts(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        # The file exists before the socket listens.
+        return client.connect_ex(str(path)) == 0

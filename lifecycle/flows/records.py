@@ -46,6 +46,7 @@ __all__ = [
     "StepRow",
     "StepView",
     "TaskContext",
+    "step_failed",
     "taken",
 ]
 
@@ -92,21 +93,18 @@ class Failure:
         """
         if self.error is not None:
             return self.error
-        return self._step_failed(self.message if self.type == StepFailed.__name__ else _sentence(name, self), name)
-
-    def of_step(self, name: str) -> StepFailed:
-        """Return the error that the step or child ``name`` of a workflow raises."""
-        return self._step_failed(_sentence(name, self), name)
-
-    def _step_failed(self, text: str, name: str) -> StepFailed:
-        error = StepFailed(text, step=name, type=self.type, message=self.message)
-        if self.traceback:
-            error.add_note(self.traceback)
+        error = step_failed(name, self)
+        if self.type == StepFailed.__name__:
+            error.args = (self.message,)
         return error
 
 
-def _sentence(name: str, failure: Failure) -> str:
-    return f"{name!r} failed: {failure}"
+def step_failed(name: str, failure: Failure) -> StepFailed:
+    """Return the error that the step or child ``name`` of a workflow raises."""
+    error = StepFailed(f"{name!r} failed: {failure}", step=name, type=failure.type, message=failure.message)
+    if failure.traceback:
+        error.add_note(failure.traceback)
+    return error
 
 
 class Change(NamedTuple):

@@ -23,7 +23,17 @@ from lifecycle._util import current_flow
 from lifecycle.errors import FlowCancelled, FlowError, InvalidState, StepFailed, WorkflowChanged
 from lifecycle.flows.engine import RUNNING, Running
 from lifecycle.flows.operations import BRANCH, Branch
-from lifecycle.flows.records import CANCEL, DUE_NOW, Change, Failure, FlowRow, StepRow, StepView, TaskContext
+from lifecycle.flows.records import (
+    CANCEL,
+    DUE_NOW,
+    Change,
+    Failure,
+    FlowRow,
+    StepRow,
+    StepView,
+    TaskContext,
+    step_failed,
+)
 from lifecycle.flows.retries import Attempt
 from lifecycle.flows.serializers import is_large, keep
 from lifecycle.flows.states import ENDS, WORKFLOW_ENGINES, WORKFLOWS, EngineState, FlowState, StepState
@@ -918,7 +928,7 @@ def _too_long(call: Call) -> TimeoutError:
 
 
 def _failed(row: StepRow) -> StepFailed:
-    return Failure.decode(row.failure or "").of_step(row.name)
+    return step_failed(row.name, Failure.decode(row.failure or ""))
 
 
 def _failure_of(error: BaseException, name: str) -> Failure:
