@@ -543,7 +543,8 @@ class RunRegistry:
 
     def start(self, plan: Plan, row: FlowRow, *, same: bool = False) -> Run[Any]:
         """Start a run for ``row``. If ``same`` is true, a flow that is already stored must have the same values."""
-        self._runs[row.id] = run = Run(plan, row, self._loader, self._changed, children=self, same=same)
+        run = self._parked(row.id) or Run(plan, row, self._loader, self._changed, children=self, same=same)
+        self._runs[row.id] = run
         run.proceed()
         return run
 
@@ -622,7 +623,8 @@ class RunRegistry:
         if row.state == FlowState.PENDING and row.error:
             # The flow's job was discarded before the flow started.
             return False
-        return row.id not in self._unfinished and not await self._loader.is_elsewhere(row)
+        # This process may start a run while it looks for the owner, so check for runs last.
+        return not await self._loader.is_elsewhere(row) and row.id not in self._unfinished
 
     def recover_known(self) -> None:
         """Recover the known flows in the background, because another process has reset a run."""
@@ -710,12 +712,11 @@ class RunRegistry:
             await self._restart(self.get(row.id) or self.start(plan, stored))
         elif stored.state in (*ENDS, FlowState.WAITING):
             return
-        elif (known := self.get(row.id)) is not None:
-            if known.stopped:
-                known.proceed()
-        elif stored.owner == row.owner and not stored.seq:
+        elif (known := self.get(row.id)) is not None and known.stopped:
+            known.proceed()
+        elif known is None and stored.owner == row.owner and not stored.seq:
             self.adopt(plan, Snapshot(stored, {}))
-        elif not await self._loader.is_elsewhere(stored):
+        elif await self._is_left(stored):
             self.start(plan, stored)
 
     @staticmethod

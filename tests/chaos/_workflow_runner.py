@@ -64,18 +64,18 @@ async def _work(flows: Flows, directory: Path, life: int, *, last: bool) -> None
     for number in count(life * A_LIFE):
         while last or len(flows.runs) >= _AT_ONCE:
             await asyncio.sleep(0.05)
-            _check(flows)
+            await _check(flows)
         run = flows.start(programs.numbered, str(number), number, id=str(number))
         await run.stored()
         started.write(number)
         await asyncio.sleep(random.random() * 0.2)
-        _check(flows)
+        await _check(flows)
 
 
-def _check(flows: Flows) -> None:
+async def _check(flows: Flows) -> None:
     """Check that no run has stopped because of an error."""
     for run in flows.runs:
-        assert not run.stopped, run.info()
+        assert not run.stopped, (run.info(), await flows.store.get(run.id), flows.presence)
 
 
 class _Sender:

@@ -502,6 +502,31 @@ async def test_children_continue_after_a_restart_with_their_parent(reopened: Cal
     assert CALLS == ["once", "run"]
 
 
+async def test_workflows_that_are_recovered_twice_at_the_same_time_run_once(reopened: Callable[[], Flows]) -> None:
+    closed = asyncio.Event()
+    ids = [str(n) for n in range(10)]
+
+    async def slow(name: str) -> str:
+        CALLS.append(name)
+        if not closed.is_set():
+            await asyncio.get_running_loop().create_future()
+        return name
+
+    @workflow
+    async def order(name: str, inner: bool) -> str:
+        return await step(slow, name) if inner else await child(order, name, True)
+
+    async with reopened() as flows:
+        for name in ids:
+            flows.start(order, name, False, id=name)
+        await until(lambda: len(CALLS) == len(ids))
+        closed.set()
+    async with reopened() as flows:
+        await asyncio.gather(flows.recover(order), flows.recover(order))
+        assert await asyncio.gather(*(flows.wait(name) for name in ids)) == ids
+    assert sorted(CALLS) == sorted(2 * ids)
+
+
 async def test_a_child_whose_id_is_taken_fails(flows: Flows) -> None:
     await flows.start(approvals, 0, id="taken")
 
