@@ -8,9 +8,10 @@ import pytest
 
 from lifecycle.flows import Flows, MemoryStore, PostgresStore, SQLiteStore
 from tests import postgres
+from tests.flows.noted_calls import CALLS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
     from lifecycle.flows import Store
@@ -39,3 +40,11 @@ async def flows(reopened: Callable[[], Flows]) -> AsyncIterator[Flows]:
     """Flows that are open during the test."""
     async with reopened() as flows:
         yield flows
+
+
+@pytest.fixture
+def calls() -> Iterator[None]:
+    """Empty the list of calls before and after the test."""
+    CALLS.clear()
+    yield
+    CALLS.clear()

@@ -24,34 +24,18 @@ from lifecycle.flows import (
     wait_for,
     workflow,
 )
+from tests.flows.noted_calls import CALLS, note
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from lifecycle.flows import Run
 
 # The timer of open Flows may look for workflows that are due when a test ends.
-pytestmark = pytest.mark.keeps_tasks
+pytestmark = [pytest.mark.keeps_tasks, pytest.mark.usefixtures("calls")]
 
 LIMIT = 60.0
-
-#: The calls of the step functions of a test, in order.
-CALLS: list[Any] = []
-
-
-@pytest.fixture(autouse=True)
-def calls() -> Iterator[list[Any]]:
-    """An empty list of calls."""
-    CALLS.clear()
-    yield CALLS
-    CALLS.clear()
-
-
-async def note(value: Any) -> Any:
-    """Record a call, and return its argument."""
-    CALLS.append(value)
-    return value
 
 
 async def parked(run: Run[Any]) -> None:

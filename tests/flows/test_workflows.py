@@ -22,32 +22,16 @@ from lifecycle.flows import (
     undo,
     workflow,
 )
+from tests.flows.noted_calls import CALLS, note
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from lifecycle.flows import Run, Store, Workflow
 
 # The timer of open Flows may look for workflows that are due when a test ends.
-pytestmark = pytest.mark.keeps_tasks
-
-#: The calls of the step functions of a test, in order.
-CALLS: list[Any] = []
-
-
-@pytest.fixture(autouse=True)
-def calls() -> Iterator[list[Any]]:
-    """An empty list of calls."""
-    CALLS.clear()
-    yield CALLS
-    CALLS.clear()
-
-
-async def note(value: Any) -> Any:
-    """Record a call, and return its argument."""
-    CALLS.append(value)
-    return value
+pytestmark = [pytest.mark.keeps_tasks, pytest.mark.usefixtures("calls")]
 
 
 def note_in_thread(value: Any) -> Any:
