@@ -147,15 +147,13 @@ async def _signal(flows: Flows, row: FlowRow, words: Sequence[str]) -> str:
 
 async def _retry(flows: Flows, row: FlowRow, words: Sequence[str]) -> str:
     from lifecycle.flows.client import registry_of
-    from lifecycle.flows.states import JobState
-    from lifecycle.flows.stores.base import clock_of, reset_failed
+    from lifecycle.flows.stores.base import has_complete_job, of_complete_job, reset_failed
     from lifecycle.flows.stores.presence import RECOVER
 
     if words[1:]:
         raise ValueError(_USAGE)
-    job = await flows.store.jobs(flows.presence).get(row.id, now=clock_of(flows.store)())
-    if job is not None and job.state == JobState.COMPLETE:
-        raise FlowError(f"flow {row.id!r} belongs to a complete job; enqueue the job again with a new id")
+    if await has_complete_job(flows.store, flows.presence, row):
+        raise of_complete_job(row.id)
     await reset_failed(flows.store, row.id, *words)
     registry_of(flows).recover_known()
     if row.owner not in ("", flows.presence.token):

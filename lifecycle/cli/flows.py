@@ -35,7 +35,7 @@ from lifecycle.flows.outbox import SENT
 from lifecycle.flows.records import FAILURE, Failure, FlowRow
 from lifecycle.flows.run import run_info, step_view
 from lifecycle.flows.states import ENDS, FlowState, JobState, StepState
-from lifecycle.flows.stores.base import RESTARTABLE, clock_of, reset_failed
+from lifecycle.flows.stores.base import RESTARTABLE, clock_of, has_complete_job, of_complete_job, reset_failed
 from lifecycle.flows.stores.postgres import PostgresStore
 from lifecycle.flows.stores.presence import RECOVER, RESUME, SUSPEND
 from lifecycle.flows.stores.sqlite import FLOW_TABLES
@@ -236,13 +236,14 @@ async def _retry(selection: _Selection) -> int:
     A flow runs again immediately or, if its process is not alive, when its program next starts.
     """
     rows = [row for row in await selection.rows() if selection.ids or row.state in RESTARTABLE]
-    of_jobs = [row for row in rows if await _is_of_complete_job(selection, row)]
+    store, presence = selection.flows.store, selection.flows.presence
+    of_jobs = [row for row in rows if await has_complete_job(store, presence, row)]
     if selection.ids and of_jobs:
-        raise CliError(f"flow {of_jobs[0].id!r} belongs to a complete job; enqueue the job again with a new id")
+        raise of_complete_job(of_jobs[0].id)
     rows = [row for row in rows if row not in of_jobs]
-    living = {row.owner for row in rows if row.owner and await selection.flows.presence.lives(row.owner)}
+    living = {row.owner for row in rows if row.owner and await presence.lives(row.owner)}
     for row in rows:
-        await reset_failed(selection.flows.store, row.id, selection.step)
+        await reset_failed(store, row.id, selection.step)
         later = "it runs again when its program starts or recovers"
         then = f"process {_process_of(row.owner)} runs it again" if row.owner in living else later
         stderr_console().info(f"reset {row.id} (state {row.state}); {then}")
@@ -282,13 +283,6 @@ async def _cancel(selection: _Selection) -> int:
 async def _job(selection: _Selection, id: str) -> JobRow | None:  # noqa: A002  # the natural name
     store = selection.flows.store
     return await store.jobs(selection.flows.presence).get(id, now=clock_of(store)())
-
-
-async def _is_of_complete_job(selection: _Selection, row: FlowRow) -> bool:
-    """Return whether the flow ran for a job that has been completed. No worker would run such a flow again."""
-    store = selection.flows.store
-    job = await store.jobs(selection.flows.presence).get(row.id, now=clock_of(store)())
-    return job is not None and job.flow == row.name and job.state == JobState.COMPLETE
 
 
 async def _dead(selection: _Selection) -> int:

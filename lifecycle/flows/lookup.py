@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle._async import wait_within
 from lifecycle.backoff import Backoff
-from lifecycle.errors import FlowCancelled, FlowError
+from lifecycle.errors import FlowError
 from lifecycle.flows.records import FAILURE, Failure, FlowInfo, Snapshot
 from lifecycle.flows.states import ENDS, FlowState
-from lifecycle.flows.stores.base import unknown
+from lifecycle.flows.stores.base import cancelled, unknown
 from lifecycle.flows.stores.presence import AT_REST, FOLLOW, GONE, end_of_job
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def outcome(flow: FlowRow, steps: Mapping[str, StepRow], codec: Codec) -> Any:
         FlowError: if the flow did not succeed, or if it is not a workflow.
     """
     if flow.state == FlowState.CANCELLED:
-        raise FlowCancelled(f"{flow.kind} {flow.id!r} was cancelled")
+        raise cancelled(flow.id)
     if flow.state != FlowState.SUCCESS:
         failed = _failed(steps)
         if failed is not None and (flow.kind == "workflow" or not flow.error):

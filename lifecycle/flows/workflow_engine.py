@@ -37,7 +37,7 @@ from lifecycle.flows.records import (
 from lifecycle.flows.retries import Attempt
 from lifecycle.flows.serializers import is_large, keep
 from lifecycle.flows.states import ENDS, WORKFLOW_ENGINES, WORKFLOWS, EngineState, FlowState, StepState
-from lifecycle.flows.stores.base import clock_of
+from lifecycle.flows.stores.base import cancelled, clock_of
 from lifecycle.flows.workflow_log import WorkflowLog, order
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class WorkflowEngine:
 
     def _exception(self, failure: Failure) -> BaseException:
         if failure.type == FlowCancelled.__name__:
-            return _cancelled(self.id)
+            return cancelled(self.id)
         return failure.exception(self._workflow.name)
 
     def view(self) -> dict[str, StepView]:
@@ -841,7 +841,7 @@ class WorkflowEngine:
         """Record that the workflow is cancelled, and interrupt what its branches do."""
         self._records.take(number)
         if self._records.failure is None and not self._undoing:
-            self._records.fail(Failure.of(_cancelled(self.id)))
+            self._records.fail(Failure.of(cancelled(self.id)))
             for branch in list(self._branches):
                 self._interrupt(branch)
         self._write_soon()
@@ -936,10 +936,6 @@ def _failure_of(error: BaseException, name: str) -> Failure:
     if isinstance(error, StepFailed) and error.step == name:
         return Failure(error.type, error.message, error=error)
     return Failure.of(error)
-
-
-def _cancelled(id: str) -> FlowCancelled:  # noqa: A002  # the natural name
-    return FlowCancelled(f"flow {id!r} was cancelled")
 
 
 def _described(error: BaseException | None) -> str:

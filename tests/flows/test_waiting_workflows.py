@@ -313,7 +313,7 @@ async def test_a_workflow_is_cancelled_at_each_operation(flows: Flows, operation
     run = flows.start(order, id="one")
     await until(lambda: "begin" in CALLS)
     await flows.cancel("one")
-    with pytest.raises(FlowCancelled, match="flow 'one' was cancelled"):
+    with pytest.raises(FlowCancelled, match="workflow 'one' was cancelled"):
         await run
     assert run.state is FlowState.CANCELLED
     assert [CALLS.count("undone"), CALLS[-1]] == [1, "undone"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle.errors import FlowCancelled, FlowError, StepFailed
-from lifecycle.flows import Flows, child, sleep, step, wait_for, workflow
+from lifecycle.flows import Flows, JobQueue, child, sleep, step, wait_for, workflow
 from lifecycle.observe import Verdict
 from tests.observe.test_steering import steered
 from tests.waiting import until
@@ -130,6 +130,23 @@ async def test_a_failed_workflow_is_retried_from_a_step() -> None:
     assert shown["steps"][2]["error"] == "OSError: no network"
     assert outcome.outcome is Verdict.HANDLED, outcome
     assert calls == ["first", "second", "third", "second", "third"]
+
+
+async def test_the_workflow_of_a_complete_job_is_not_retried() -> None:
+    @workflow
+    async def order() -> None:
+        raise OSError("no network")
+
+    async with steered() as (_, console), Flows() as flows:
+        queue = JobQueue(flows)
+        job = await queue.enqueue("order", id="o-1")
+        working = asyncio.create_task(queue.work({"order": order}))
+        assert await job == "FAILURE"
+        working.cancel()
+        await asyncio.wait([working])
+        outcome = await console.command("flows retry o-1")
+    assert outcome.outcome is Verdict.DROPPED
+    assert "belongs to a complete job" in str(outcome.error)
 
 
 @pytest.mark.parametrize(

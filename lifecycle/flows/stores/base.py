@@ -16,7 +16,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from lifecycle.errors import ClaimLost, FlowError, InvalidState
+from lifecycle.errors import ClaimLost, FlowCancelled, FlowError, InvalidState
 from lifecycle.flows.records import DISCARDED, UNLIMITED, Batch, Change, FlowRow
 from lifecycle.flows.states import FLOWS, FlowState, JobState
 from lifecycle.flows.workflow_log import WorkflowLog
@@ -34,17 +34,20 @@ __all__ = [
     "JobStore",
     "OutboxStore",
     "Store",
+    "cancelled",
     "claimed",
     "clock_of",
     "completed",
     "discarded",
     "expired",
     "flow_of",
+    "has_complete_job",
     "id_for",
     "is_storable",
     "keyed",
     "lost",
     "lost_job",
+    "of_complete_job",
     "other_flow",
     "parked",
     "released",
@@ -393,6 +396,16 @@ def other_flow(row: JobRow, name: str) -> FlowError:
     )
 
 
+def of_complete_job(id: str) -> FlowError:  # noqa: A002  # the natural name
+    """Return the error for retrying a flow if `has_complete_job`."""
+    return FlowError(f"flow {id!r} belongs to a complete job; enqueue the job again with a new id")
+
+
+def cancelled(id: str) -> FlowCancelled:  # noqa: A002  # the natural name
+    """Return the error that a cancelled workflow raises."""
+    return FlowCancelled(f"workflow {id!r} was cancelled")
+
+
 def unknown(id: str) -> FlowError:  # noqa: A002  # the natural name
     """Return the error for an id that does not belong to any flow."""
     return FlowError(f"no flow in this store has the id {id!r}; pass the id that it was started with")
@@ -446,6 +459,12 @@ def clock_of(store: Store) -> Callable[[], float]:
 
 #: The states from which `reset_failed` can reset a flow.
 RESTARTABLE = (FlowState.FAILURE, FlowState.REVERTED)
+
+
+async def has_complete_job(store: Store, presence: Presence, flow: FlowRow) -> bool:
+    """Return True if ``flow`` ran for a job that is complete, so that no worker would run it again."""
+    job = await store.jobs(presence).get(flow.id, now=clock_of(store)())
+    return job is not None and job.flow == flow.name and job.state == JobState.COMPLETE
 
 
 async def reset_failed(store: Store, id: str, step: str = "") -> None:  # noqa: A002  # the natural name
