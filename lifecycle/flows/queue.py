@@ -456,7 +456,7 @@ class JobQueue:
         if not await self.store.park(job.row, now=self.now()):
             raise lost_job(job.row)
         job.see(await self._row(job.id))
-        self.flows.presence.notify(jobs_of(job.flow))
+        self._announce(job)
 
     async def work(self, flows: Mapping[str, Item], *, concurrency: int = 8, lease: Duration = 30.0) -> None:
         """Claim and run jobs until cancelled.
@@ -494,6 +494,10 @@ class JobQueue:
             job.see(found)
         if job.outcome == DISCARDED:
             _log_discarded(job.row)
+        self._announce(job)
+
+    def _announce(self, job: Job) -> None:
+        """Notify the workers of all processes that a claim has ended."""
         self.flows.presence.notify(end_of_job(job.id) if job.state is JobState.COMPLETE else jobs_of(job.flow))
         if self._limits != UNLIMITED:
             # Workers that wait for room may run other flows.

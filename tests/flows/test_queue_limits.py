@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle.flows import Claim, Flows, JobQueue, JobRow, Limits, linear, task
+from lifecycle.flows import Claim, Flows, JobQueue, JobRow, Limits, linear, task, wait_for, workflow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from lifecycle.flows import Job, JobStore, Store
+    from lifecycle.flows import Flow, Job, JobStore, Store, Workflow
     from lifecycle.testing import Clock
 
 LIMIT = 30.0
@@ -116,6 +116,23 @@ async def test_a_worker_continues_when_the_rate_limit_allows_it(clock: Clock, fl
     work.cancel()
     with suppress(asyncio.CancelledError):
         await work
+
+
+async def test_a_workflow_that_waits_makes_room_for_another_worker(flows: Flows) -> None:
+    @workflow
+    async def order() -> None:
+        await wait_for("approval")
+
+    queue = JobQueue(flows, concurrency=1)
+    await queue.enqueue("order", id="waits")
+    job = await queue.enqueue("hello")
+    items: list[Mapping[str, Flow | Workflow[..., Any]]] = [{"order": order}, {"hello": HELLO}]
+    workers = [asyncio.create_task(queue.work(each, lease=3600)) for each in items]
+    async with asyncio.timeout(LIMIT):
+        assert await job == "SUCCESS"
+    for worker in workers:
+        worker.cancel()
+    await asyncio.wait(workers)
 
 
 async def test_queues_are_independent(flows: Flows) -> None:
