@@ -51,6 +51,11 @@ class Timers:
         self._task: asyncio.Task[None] | None = None
         self._again = False
         self._failures = 0
+        # True if the next look includes workflows that this process cannot run, those that were due at the last such
+        # look, and the names of those that were logged.
+        self._look_at_others = False
+        self._overdue: set[tuple[str, int]] = set()
+        self._logged: set[str] = set()
         # The timer for the next look, and for the next call of ``look``.
         self._next: asyncio.TimerHandle | None = None
         self._tick: asyncio.TimerHandle | None = None
@@ -97,6 +102,7 @@ class Timers:
     def _ticked(self) -> None:
         self._tick = asyncio.get_running_loop().call_later(_LOOK, self._ticked)
         self._look()
+        self._look_at_others = True
         self.look_again()
 
     async def _run(self) -> None:
@@ -123,6 +129,9 @@ class Timers:
             await asyncio.gather(*[self._resume(row) for row in rows])
             if len(rows) == _AT_ONCE:
                 return 0.0
+            if self._look_at_others:
+                self._look_at_others = False
+                await self._log_overdue(clock())
             due = await self._store.next_due(self._names)
         except JournalError as error:
             _log.warning("cannot look for workflows that are due: %s", error)
@@ -131,3 +140,15 @@ class Timers:
         self._failures = 0
         least = _AGAIN if rows else 0.0
         return _LOOK if due is None else min(_LOOK, max(least, due - clock()))
+
+    async def _log_overdue(self, now: float) -> None:
+        """Log workflows with unknown names that have been due since the last call, once per name."""
+        rows = await self._store.due(self._names | self._logged, now=now, limit=_AT_ONCE, others=True)
+        before, self._overdue = self._overdue, {(row.id, row.epoch) for row in rows}
+        for row in rows:
+            if (row.id, row.epoch) in before and row.name not in self._logged:
+                self._logged.add(row.name)
+                _log.warning(
+                    "workflow %r %r has been due for %g s, but no process continues it; pass %r to Flows.recover",
+                    *(row.name, row.id, _LOOK, row.name),
+                )

@@ -33,10 +33,10 @@ class Frozen(MemoryStore):
             await asyncio.Event().wait()
         await super().commit(batch)
 
-    async def due(self, names: Collection[str], *, now: float, limit: int) -> list[FlowRow]:
+    async def due(self, names: Collection[str], *, now: float, limit: int, others: bool = False) -> list[FlowRow]:
         if self.frozen:
             await asyncio.Event().wait()
-        return await super().due(names, now=now, limit=limit)
+        return await super().due(names, now=now, limit=limit, others=others)
 
 
 async def test_flows_whose_end_cannot_be_written_are_left(caplog: pytest.LogCaptureFixture) -> None:

@@ -168,6 +168,38 @@ async def test_flows_that_are_opened_again_continue_workflows_that_wait() -> Non
         assert await flows.wait("one") == "awake"
 
 
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("due", ["timer", "signal"])
+async def test_a_due_workflow_that_no_process_can_run_is_logged_once_per_name(
+    reopened: Callable[[], Flows], caplog: pytest.LogCaptureFixture, due: str
+) -> None:
+    @workflow
+    async def order() -> None:
+        await (sleep(5) if due == "timer" else wait_for("go"))
+
+    @workflow
+    async def other() -> None:
+        await sleep(500)
+
+    async with reopened() as flows:
+        for name in ("one", "two"):
+            await parked(flows.start(order, id=name))
+    async with reopened() as flows:
+        await parked(flows.start(other))
+        for name in ("one", "two") if due == "signal" else ():
+            await flows.signal(name, "go")
+        await asyncio.sleep(200)
+        lines = [line for line in caplog.messages if "has been due" in line]
+        assert lines == [
+            "workflow 'order' 'one' has been due for 30 s, but no process continues it; pass 'order' to Flows.recover"
+        ]
+        caplog.clear()
+        await flows.recover(order)
+        await asyncio.gather(flows.wait("one"), flows.wait("two"))
+        await asyncio.sleep(100)
+    assert not [line for line in caplog.messages if "has been due" in line]
+
+
 # -- signals -----------------------------------------------------------------------------------------------------------
 
 

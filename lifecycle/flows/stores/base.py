@@ -116,8 +116,11 @@ class Store(Protocol):
         """
         ...
 
-    async def due(self, names: Collection[str], *, now: float, limit: int) -> list[FlowRow]:
-        """Return up to ``limit`` WAITING flows with these names that are due, except flows of unfinished jobs."""
+    async def due(self, names: Collection[str], *, now: float, limit: int, others: bool = False) -> list[FlowRow]:
+        """Return up to ``limit`` WAITING flows with these names that are due, except flows of unfinished jobs.
+
+        If ``others`` is true, return those with other names instead.
+        """
         ...
 
     async def next_due(self, names: Collection[str]) -> float | None:

@@ -192,15 +192,15 @@ class MemoryStore(Store):
         found.reverse()
         return sorted(found, key=lambda row: -row.created)[:newest]
 
-    async def due(self, names: Collection[str], *, now: float, limit: int) -> list[FlowRow]:
-        return [row for row in islice(self._asleep(names), limit) if row.due <= now]
+    async def due(self, names: Collection[str], *, now: float, limit: int, others: bool = False) -> list[FlowRow]:
+        return [row for row in islice(self._asleep(names, others=others), limit) if row.due <= now]
 
     async def next_due(self, names: Collection[str]) -> float | None:
         return next((row.due for row in self._asleep(names)), None)
 
-    def _asleep(self, names: Collection[str]) -> Iterator[FlowRow]:
+    def _asleep(self, names: Collection[str], *, others: bool = False) -> Iterator[FlowRow]:
         rows = (self._flows[id] for _, id in self._sleeping)  # noqa: A001  # the natural name
-        return (row for row in rows if row.name in names and not self._jobs.has(row.id))
+        return (row for row in rows if (row.name in names) != others and not self._jobs.has(row.id))
 
     async def signal(self, row: SignalRow) -> FlowState:
         flow = self._flows.get(row.flow)
