@@ -19,6 +19,7 @@ from weakref import WeakSet
 
 from aiohttp import web
 
+from lifecycle._async import start_task
 from lifecycle._net import share_of_descriptors
 
 if TYPE_CHECKING:
@@ -480,7 +481,7 @@ class Acceptor:
                 self._tell(listening, error)
                 return
             connection = self._protocol()
-            accepting = self._loop.create_task(self._connect(connection, client), name="accept a connection")
+            accepting = start_task(self._connect(connection, client), name="accept a connection")
             connection.accepting = accepting
             accepting.add_done_callback(partial(self._accepted, connection, client))
             self._connections.admit(connection)

@@ -128,6 +128,16 @@ def test_only_the_pool_and_the_console_can_run_code_from_data() -> None:
     }
 
 
+def test_tasks_are_created_by_start_task() -> None:
+    """With `asyncio.eager_task_factory`, other tasks would run before their owner has stored them.
+
+    `run` creates its first task before the loop runs, and task groups store theirs.
+    """
+    creates = re.compile(r"(asyncio|loop(\(\))?)\.create_task\(")
+    found = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if creates.search(path.read_text())}
+    assert found == {"_async.py", "runtime/runs.py"}
+
+
 def test_router_and_run_load_no_records_and_no_optional_parts() -> None:
     """Creating a dataclass is slow, so records are loaded when a program first uses them."""
     parts = {f"lifecycle.{name}" for name in ("events.records", "control.records", "control.merging", "runtime.health")}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from lifecycle._async import wait_within
+from lifecycle._async import start_task, wait_within
 from lifecycle._durations import in_seconds
 from lifecycle._util import current_span
 from lifecycle.backoff import Backoff
@@ -224,7 +224,7 @@ class NatsBridge:
             BridgeError: if the connection is closed permanently. The router then restarts the bridge.
         """
         assert self._session is not None
-        telling = asyncio.get_running_loop().create_task(self._tell(emit), name=f"bridge {self.name}: health")
+        telling = start_task(self._tell(emit), name=f"bridge {self.name}: health")
         try:
             await self._session.run(emit)
         finally:
@@ -347,7 +347,7 @@ class Session:
         if settings.subscribe:
             await ensure_consumer(self.connection, settings.stream, self._subscriptions)
             for work in (self._keep_alive(), self._watch()):
-                task = asyncio.get_running_loop().create_task(work, name=f"bridge {settings.group}: in progress")
+                task = start_task(work, name=f"bridge {settings.group}: in progress")
                 self._background.append(task)
 
     async def run(self, emit: Emit) -> None:
@@ -356,11 +356,8 @@ class Session:
         Raises:
             BridgeError: if the client is closed permanently.
         """
-        loop = asyncio.get_running_loop()
-        work: asyncio.Task[object] = loop.create_task(
-            self._carry(emit) if self._settings.subscribe else self._ending.wait()
-        )
-        closed = loop.create_task(self.connection.closed.wait())
+        work: asyncio.Task[object] = start_task(self._carry(emit) if self._settings.subscribe else self._ending.wait())
+        closed = start_task(self.connection.closed.wait())
         try:
             await asyncio.wait([work, closed], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -487,8 +484,7 @@ class Session:
 
     async def _unless_ending(self, work: Coroutine[object, object, None]) -> None:
         """Run ``work``, but cancel it when `stop` is called."""
-        loop = asyncio.get_running_loop()
-        task, ending = loop.create_task(work), loop.create_task(self._ending.wait())
+        task, ending = start_task(work), start_task(self._ending.wait())
         try:
             await asyncio.wait([task, ending], return_when=asyncio.FIRST_COMPLETED)
             is_over = task.done()

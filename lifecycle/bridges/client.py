@@ -12,6 +12,8 @@ from typing import Any
 from nats.aio.client import Client as NatsClient
 from nats.errors import StaleConnectionError
 
+from lifecycle._async import start_task
+
 __all__ = ["Client"]
 
 
@@ -32,7 +34,7 @@ class Client(NatsClient):
             # The client tries the servers in order, so move the current one to the end of the pool.
             self._server_pool.sort(key=lambda server: server is self._current_server)
             self.abort()
-            self._leaving = asyncio.get_running_loop().create_task(self.force_reconnect())
+            self._leaving = start_task(self.force_reconnect())
 
     async def _process_op_err(self, e: Exception) -> None:
         # Otherwise, the client would wait until all data is sent before trying the next server.

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from lifecycle._async import Condition, wait_within
+from lifecycle._async import Condition, start_task, wait_within
 from lifecycle._masking import error_masked
 from lifecycle.backoff import Backoff
 from lifecycle.bridges.cloudevents import from_binary
@@ -280,7 +280,7 @@ class MessageHandler:
     # -- finished deliveries ------------------------------------------------------------------------------------------
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=f"event for {self._settings.group}")
+        task = start_task(work, name=f"event for {self._settings.group}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

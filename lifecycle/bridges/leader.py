@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
-from lifecycle._async import wait_within
+from lifecycle._async import start_task, wait_within
 from lifecycle._durations import in_seconds
 from lifecycle._util import reason_of
 from lifecycle.bridges.connection import Connection, NatsServer
@@ -176,7 +176,7 @@ class Leader:
             await connection.close()
             raise
         self._elector = elector
-        self._keeper = asyncio.get_running_loop().create_task(elector.run(), name=f"leader {self.name}")
+        self._keeper = start_task(elector.run(), name=f"leader {self.name}")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -201,7 +201,7 @@ class Leader:
         """
         assert self._elector is not None
         assert self._keeper is not None
-        closed = asyncio.get_running_loop().create_task(self._elector.connection.closed.wait())
+        closed = start_task(self._elector.connection.closed.wait())
         try:
             for task in (closed, self._keeper):
                 task.add_done_callback(lambda _: self._stirred.set())

@@ -14,7 +14,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from urllib.parse import quote
 
-from lifecycle._async import Condition
+from lifecycle._async import Condition, start_task
 from lifecycle._util import reason_of
 from lifecycle.backoff import Backoff
 from lifecycle.bridges.streams import ensure_stream
@@ -195,9 +195,7 @@ class Publisher:
     def _inquire(self, connection: Connection) -> None:
         """Find out why no stream responds, and recreate the stream if it is missing."""
         if self._inquiry is None or self._inquiry.done():
-            self._inquiry = asyncio.get_running_loop().create_task(
-                self._find(connection), name="bridge: missing stream"
-            )
+            self._inquiry = start_task(self._find(connection), name="bridge: missing stream")
 
     async def _find(self, connection: Connection) -> None:
         from nats.errors import Error as NatsError

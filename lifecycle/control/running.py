@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
-from lifecycle._async import Condition
+from lifecycle._async import Condition, start_task
 from lifecycle.errors import RouteNotFound, RouterRunning
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class Lifespan:
         for route in list(self._dispatcher.routes()):
             flush = getattr(route.handler, "flush", None)
             if inspect.iscoroutinefunction(flush):
-                flushes.append(asyncio.ensure_future(flush()))
+                flushes.append(start_task(flush()))
         await _until(deadline, flushes)
         await _cancel(flushes)
 
@@ -229,7 +229,7 @@ class Lifespan:
     async def _settle(self) -> None:
         """Settle the sources that record the results of their events. By now, every delivery has ended."""
         settling, self._settling = self._settling, set()
-        tasks = [asyncio.ensure_future(source.settle()) for source in settling]
+        tasks = [start_task(source.settle()) for source in settling]
         try:
             await _until(asyncio.get_running_loop().time() + _SETTLING, tasks)
         finally:

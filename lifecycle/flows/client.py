@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 from weakref import WeakValueDictionary
 
 from lifecycle import hooks
-from lifecycle._async import shield
+from lifecycle._async import shield, start_task
 from lifecycle._cron import Cron
 from lifecycle._durations import in_seconds, in_seconds_or_none
 from lifecycle._util import reason_of
@@ -142,7 +142,7 @@ class Flows:
             _log.warning("%r was closed before all flows were suspended, because the store did not respond", self)
         finally:
             closing = self._close(kind, error, traceback)
-            await shield(asyncio.create_task(closing, name=f"close of {self.store!r}"))
+            await shield(start_task(closing, name=f"close of {self.store!r}"))
 
     async def _close(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -628,7 +628,7 @@ class RunRegistry:
 
     def recover_known(self) -> None:
         """Recover the known flows in the background, because another process has reset a run."""
-        task = asyncio.create_task(self.recover(*self._known.values()), name="recover flows")
+        task = start_task(self.recover(*self._known.values()), name="recover flows")
         self._recovering.add(task)
         task.add_done_callback(self._recovered)
 

@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle import hooks
-from lifecycle._async import Condition, wait_within
+from lifecycle._async import Condition, start_task, wait_within
 from lifecycle._util import current_flow
 from lifecycle.errors import FlowError, InvalidTopic
 from lifecycle.flows.decisions import Scheduler, StepResult
@@ -438,7 +438,7 @@ class Executor:
         else:
             announced = hooks.flow_task_started.receivers or hooks.flow_task_ended.receivers
             work = self._announced(call) if announced else self._carry_out(call)
-            task = asyncio.create_task(work, name=f"{self._flow}/{call.node.name}")
+            task = start_task(work, name=f"{self._flow}/{call.node.name}")
             self._running[task] = call
             task.add_done_callback(self._done)
 

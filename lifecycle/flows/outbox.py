@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lifecycle._async import wait_within
+from lifecycle._async import start_task, wait_within
 from lifecycle._util import error_text, reason_of
 from lifecycle.backoff import Backoff
 from lifecycle.errors import FlowError, JournalError
@@ -98,7 +98,7 @@ class Outbox:
         """
         self._check_open()
         silence = self._flows.presence.listen(SENT, self._news.set)
-        renewing = asyncio.create_task(self._renew(), name="renew leases of the outbox")
+        renewing = start_task(self._renew(), name="renew leases of the outbox")
         try:
             while True:
                 self._news.clear()
@@ -172,7 +172,7 @@ class Outbox:
                 continue
             delivery = await emit(event)
             del self._ended[row.number]
-            self._under_way[row.number] = task = asyncio.create_task(self._see(row, delivery), name=f"sent {row.id}")
+            self._under_way[row.number] = task = start_task(self._see(row, delivery), name=f"sent {row.id}")
             task.add_done_callback(self._seen)
 
     async def _see(self, row: OutboxRow, delivery: Awaitable[None]) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 
 from lifecycle import hooks
-from lifecycle._async import Condition, wait_within
+from lifecycle._async import Condition, start_task, wait_within
 from lifecycle._durations import in_seconds_or_none
 from lifecycle._util import error_text, reason_of
 from lifecycle.backoff import Backoff
@@ -481,7 +481,7 @@ class Run(Generic[R_co]):
         if self.running:
             return
         self._suspend_after = None
-        self._task = asyncio.create_task(self._proceed(again=again), name=f"flow {self.id}")
+        self._task = start_task(self._proceed(again=again), name=f"flow {self.id}")
         self._on_change(self)
 
     async def _proceed(self, *, again: bool) -> None:

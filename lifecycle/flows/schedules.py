@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
-from lifecycle._async import wall_clock
+from lifecycle._async import start_task, wall_clock
 from lifecycle._cron import LATE
 from lifecycle._util import reason_of
 from lifecycle.backoff import Backoff
@@ -89,7 +89,7 @@ class Schedules:
         """
         if schedule.name in self._tasks:
             raise FlowError(f"there is already a schedule {schedule.name!r}; pass another id for this one")
-        self._tasks[schedule.name] = asyncio.create_task(self._run(schedule), name=f"schedule {schedule.name}")
+        self._tasks[schedule.name] = start_task(self._run(schedule), name=f"schedule {schedule.name}")
 
     async def close(self) -> None:
         """Start no more flows."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from lifecycle._async import start_task
 from lifecycle.backoff import Backoff
 from lifecycle.errors import JournalError
 from lifecycle.flows.stores.base import clock_of
@@ -77,7 +78,7 @@ class Timers:
         """Look for workflows that are due."""
         self._again = True
         if self._task is None and self._silence is not None and not self.paused:
-            self._task = asyncio.create_task(self._run(), name="timers of workflows")
+            self._task = start_task(self._run(), name="timers of workflows")
 
     async def close(self) -> None:
         """Stop continuing workflows, once those that are being taken have started.

@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
-from lifecycle._async import wait_within
+from lifecycle._async import start_task, wait_within
 from lifecycle._util import error_text, message_of
 from lifecycle.backoff import Backoff
 from lifecycle.errors import AmbiguousDependency, ClaimLost, FlowError, JournalError, MissingDependencies
@@ -164,8 +164,8 @@ class Worker:
         silences += [presence.listen(news, count.renew) for news in jobs]
         count.open()
         hooks.component_opened.announce(self._queue, component=self._queue)
-        claiming = asyncio.create_task(self._claim_jobs(), name="look for jobs")
-        extending = asyncio.create_task(self._heartbeat.run(), name="keep claims")
+        claiming = start_task(self._claim_jobs(), name="look for jobs")
+        extending = start_task(self._heartbeat.run(), name="keep claims")
         try:
             ended, _ = await asyncio.wait([claiming, extending], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -258,7 +258,7 @@ class Worker:
         before = self._working.get(job.id)
         lease = self._heartbeat.add(job)
         self._in_slots.add(lease)
-        task = asyncio.create_task(self._carry_out(lease, before, snapshot), name=f"job {job.id}")
+        task = start_task(self._carry_out(lease, before, snapshot), name=f"job {job.id}")
         self._working[job.id] = task
         task.add_done_callback(lambda task: self._done(lease, task))
 
@@ -309,7 +309,7 @@ class Worker:
 
     async def _wait_for(self, lease: _Lease, run: Run) -> None:
         """Wait until the flow has ended, the claim is lost or the worker stops, then write the job's outcome."""
-        ending = asyncio.create_task(_ending(run), name=f"end of {run.id}")
+        ending = start_task(_ending(run), name=f"end of {run.id}")
         try:
             reasons: list[asyncio.Future[Any]] = [ending, lease.lost, self._stopping]
             await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from lifecycle import hooks
-from lifecycle._async import Condition, cancel_later, is_async, was_cancelled
+from lifecycle._async import Condition, cancel_later, is_async, start_task, was_cancelled
 from lifecycle._util import current_flow
 from lifecycle.errors import FlowCancelled, FlowError, InvalidState, StepFailed, WorkflowChanged
 from lifecycle.flows.engine import RUNNING, Running
@@ -284,7 +284,7 @@ class WorkflowEngine:
         return main
 
     def _start(self, branch: Branch, work: Awaitable[Any]) -> asyncio.Task[Any]:
-        branch.task = task = asyncio.create_task(_within(branch, work), name=f"{self.id} {branch.prefix}")
+        branch.task = task = start_task(_within(branch, work), name=f"{self.id} {branch.prefix}")
         self._branches.add(branch)
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, branch, work))

@@ -8,7 +8,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lifecycle._async import is_async
+from lifecycle._async import is_async, start_task
 from lifecycle._durations import in_seconds_or_none
 from lifecycle._util import error_text, mark_logged
 from lifecycle.handlers._calls import adapted, trimmed
@@ -194,12 +194,12 @@ class ReloadHandler:
             await self._commit(run.new)
 
     async def _call_in_thread(self, event: Topical) -> Any:
-        job = asyncio.create_task(asyncio.to_thread(self._prepare, event), name="prepare of a reload")
+        job = start_task(asyncio.to_thread(self._prepare, event), name="prepare of a reload")
         try:
             return await asyncio.shield(job)
         except asyncio.CancelledError:
             # A thread cannot be cancelled, so wait for it in a task.
-            self._late = asyncio.create_task(self._discard(job), name="waiting for a prepare that timed out")
+            self._late = start_task(self._discard(job), name="waiting for a prepare that timed out")
             raise
 
     async def _discard(self, job: asyncio.Task[Any]) -> None:

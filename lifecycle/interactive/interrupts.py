@@ -8,6 +8,7 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from lifecycle._async import start_task
 from lifecycle._steering.answers import say
 from lifecycle.control.routing import as_async
 from lifecycle.errors import Dropped, NotHandled
@@ -160,7 +161,7 @@ class RunningCommands:
         return tracked
 
     async def _run(self, name: str, handler: AsyncHandler, event: Topical) -> None:
-        task = asyncio.ensure_future(_awaited(handler, event))
+        task = start_task(_awaited(handler, event))
         self._running.append(task)
         try:
             await asyncio.wait({task})

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lifecycle._async import start_task
 from lifecycle._durations import in_seconds
 from lifecycle.journal.database import Schema
 
@@ -245,7 +246,7 @@ class CachedCounts:
         """Count again soon, if this object is open."""
         self._stale = True
         if self._users and (self._counting is None or self._counting.done()):
-            self._counting = asyncio.get_running_loop().create_task(self._go_on(), name="count")
+            self._counting = start_task(self._go_on(), name="count")
 
     async def _go_on(self) -> None:
         while self._stale:

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
+from lifecycle._async import start_task
 from lifecycle._masking import masked
 from lifecycle._net import share_of_descriptors
 from lifecycle._steering.answers import Answer, current_answer
@@ -422,7 +423,7 @@ class _CommandQueue:
         if len(self._running) >= most:
             work.close()
             raise TooMany(f"{most} commands are running; wait for one to finish")
-        task = asyncio.create_task(work, name="a command from outside")
+        task = start_task(work, name="a command from outside")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return await asyncio.shield(task)

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
+from lifecycle._async import start_task
 from lifecycle._net import SocketFile, clear, has_ended
 from lifecycle._util import program_name
 from lifecycle.observe.console import Console
@@ -91,7 +92,7 @@ class ControlSocket(Auxiliary):
         console = await held.enter_async_context(Console())
         file = self._listen(held)
         serving = _serve(console, file.socket, python=self._python)
-        held.push_async_callback(_ended, asyncio.create_task(serving, name=repr(self)))
+        held.push_async_callback(_ended, start_task(serving, name=repr(self)))
         # Remove the file first, so that no new client can connect.
         held.callback(file.remove)
 

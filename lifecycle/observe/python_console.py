@@ -17,6 +17,7 @@ import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from lifecycle._async import start_task
 from lifecycle._steering.commands import routers_of
 from lifecycle.observe.output import TextQueue, print_to
 
@@ -139,7 +140,7 @@ class PythonConsole:
             raise BusyError("the console is running code; interrupt it or wait until it asks for input")
         self._failed = False
         self._lines.append(text)
-        self._task = asyncio.create_task(self._run(), name="lifecycle ctl console", context=self._context)
+        self._task = start_task(self._run(), name="lifecycle ctl console", context=self._context)
         self._task.add_done_callback(self._finished)
 
     def interrupt(self) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
 from lifecycle import hooks
+from lifecycle._async import start_task
 from lifecycle._durations import in_seconds
 from lifecycle.observe.snapshots import current_lifetime, snapshot_of, to_dict
 
@@ -222,8 +223,8 @@ class Watch:
 
     async def __anext__(self) -> Update:
         while self._observation is not None:
-            looking = asyncio.ensure_future(self._observation.newer(self._seen, self._interval, self._due))
-            ending = asyncio.ensure_future(self._ended.wait())
+            looking = start_task(self._observation.newer(self._seen, self._interval, self._due))
+            ending = start_task(self._ended.wait())
             try:
                 await asyncio.wait([looking, ending], return_when=asyncio.FIRST_COMPLETED)
             finally:

@@ -227,7 +227,7 @@ class _Program:
         task.add_done_callback(lambda _: self._end_of(main))
         if main.drainable is not None:
             self._life.draining.add(main.drainable, task)
-        started = asyncio.create_task(main.started.wait(), name=f"start of {main.name}")
+        started = start_task(main.started.wait(), name=f"start of {main.name}")
         ends: set[asyncio.Future[Any]] = {task, started, stopping}
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

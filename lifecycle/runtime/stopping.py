@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from weakref import WeakSet
 
 from lifecycle import hooks
-from lifecycle._async import shield
+from lifecycle._async import shield, start_task
 from lifecycle._util import name_of, reason_of
 from lifecycle.runtime.force import Alarm, dump_stacks, force_exit
 from lifecycle.runtime.signals import signal_registry
@@ -74,7 +74,7 @@ async def conclude(life: Life, mains: Sequence[MainLike] = ()) -> None:
     """
     work = _conclude(life, mains)
     # A framework may enter and exit a block in different contexts.
-    await shield(life.loop.create_task(work, name="lifecycle shutdown", context=life.context))
+    await shield(start_task(work, name="lifecycle shutdown", context=life.context))
 
 
 async def _conclude(life: Life, mains: Sequence[MainLike]) -> None:
@@ -413,11 +413,11 @@ def _is_over(worker: _Stoppable) -> bool:
 
 async def stop_worker(worker: _Stoppable, left: Callable[[], float]) -> None:
     """Stop the worker within its own grace period, limited to the time left for the shutdown. Log errors."""
-    calls = [asyncio.ensure_future(worker.stop())]
+    calls = [start_task(worker.stop())]
     await asyncio.wait(calls, timeout=left())
     if not calls[0].done():
         _log.warning("there is no time left for worker %r to stop by itself, so it is being killed", worker.name)
-        calls.append(asyncio.ensure_future(worker.stop(0)))
+        calls.append(start_task(worker.stop(0)))
         _, stuck = await asyncio.wait(calls, timeout=_KILL_GRACE)
         for call in stuck:
             call.cancel()

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from lifecycle import hooks
-from lifecycle._async import shield
+from lifecycle._async import shield, start_task
 from lifecycle._util import name_of
 from lifecycle.runtime.lifetimes import call_anywhere, check_callable, current, current_life
 
@@ -190,4 +190,4 @@ async def do_detached(fn: Callable[..., Any], *args: Any) -> Any:
     ``fn`` raised.
     """
     check_callable(fn)
-    return await shield(asyncio.create_task(do(fn, *args), name=name_of(fn)))
+    return await shield(start_task(do(fn, *args), name=name_of(fn)))

@@ -26,6 +26,7 @@ from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.shortcuts import CompleteStyle
 from prompt_toolkit.shortcuts import PromptSession as ToolkitSession
 
+from lifecycle._async import start_task
 from lifecycle._util import stream_handlers
 from lifecycle.control.commands import completions
 from lifecycle.sources.input import separate_descriptor
@@ -308,7 +309,7 @@ class _Above:
     async def lend(self, use: Callable[[TextIO], Coroutine[Any, Any, None]]) -> None:
         """Lend the terminal to ``use``. Output is queued in the meantime."""
         # A new task, because the session is a context variable.
-        await self._loop.create_task(self._lend(use), name="terminal lent", context=self._context)
+        await start_task(self._lend(use), name="terminal lent", context=self._context)
 
     async def _lend(self, use: Callable[[TextIO], Coroutine[Any, Any, None]]) -> None:
         self.returned.clear()
@@ -327,7 +328,7 @@ class _Above:
 
     def _start(self) -> None:
         if not self._finished and (self._printing is None or self._printing.done()):
-            self._printing = self._loop.create_task(self._print(), context=self._context)
+            self._printing = start_task(self._print(), context=self._context)
 
     async def _print(self) -> None:
         """Print complete lines, as many as possible at a time, until none are left."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lifecycle import hooks
+from lifecycle._async import start_task
 from lifecycle._durations import duration, store_seconds
 from lifecycle.backoff import Backoff
 from lifecycle.control.deliveries import emits_stored
@@ -321,7 +322,7 @@ class InboxDelivery:
         messages.popleft()
         delivery.again(message.attempt)
         following = self._follow(message, delivery)
-        task = asyncio.get_running_loop().create_task(following, name=f"inbox message {message.id}")
+        task = start_task(following, name=f"inbox message {message.id}")
         self._followed[task] = delivery
         task.add_done_callback(self._followed.pop)
 
@@ -348,7 +349,7 @@ class InboxDelivery:
         if error is None or isinstance(error, Dropped):
             self._done.append(message.id)
             if self._writing is None:
-                self._writing = asyncio.get_running_loop().create_task(self._write_done(), name="inbox messages done")
+                self._writing = start_task(self._write_done(), name="inbox messages done")
         elif isinstance(error, NotHandled) or message.failures + 1 >= self._inbox.max_attempts:
             _log.error("%s in the inbox is now a dead letter: %s", message.event.topic, stored_error(error))
             await self._write(lambda store: store.discard(message.id, stored_error(error)))

@@ -10,6 +10,7 @@ from collections import deque
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from lifecycle._async import start_task
 from lifecycle.testing.signals import FakeSignals
 from lifecycle.testing.virtual import Clock, VirtualLoop
 
@@ -83,9 +84,8 @@ async def running(router: Router) -> AsyncGenerator[Router]:
 
     If `Router.run` raises an error, the block raises it.
     """
-    loop = asyncio.get_running_loop()
-    task = loop.create_task(router.run(), name=f"running {router.name}")
-    started = loop.create_task(router.wait_running(), name=f"start of {router.name}")
+    task = start_task(router.run(), name=f"running {router.name}")
+    started = start_task(router.wait_running(), name=f"start of {router.name}")
     try:
         await asyncio.wait([started, task], return_when=asyncio.FIRST_COMPLETED)
         if task.done():

@@ -22,6 +22,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
+from lifecycle._async import start_task
 from lifecycle._util import reason_of
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers import _posix
@@ -268,7 +269,7 @@ class ContainerWorker(BaseWorker):
 
     async def _watch(self, at: EngineContainer) -> End:
         """Wait until the container has exited and its output has ended, and remove the container."""
-        reading = asyncio.create_task(at.read(self._receiver.feed), name=f"output of {self.name}")
+        reading = start_task(at.read(self._receiver.feed), name=f"output of {self.name}")
         ended: ContainerEnd | None = None
         failure = ""
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shlex
 import signal
@@ -10,7 +9,7 @@ import subprocess
 from dataclasses import replace
 from typing import Protocol
 
-from lifecycle._async import shield
+from lifecycle._async import shield, start_task
 from lifecycle.workers import _posix
 from lifecycle.workers.containment.containment import Containment, Level
 from lifecycle.workers.containment.guard import why_no_guard
@@ -106,7 +105,7 @@ class CommandProbe:
             self.reason = fault_of(command, error)
             return False
         finally:
-            await shield(asyncio.ensure_future(_end(containment, pid)))
+            await shield(start_task(_end(containment, pid)))
         self.reason = (
             f"it exited with status {code}" if code is None or code >= 0 else f"it was killed by signal {-code}"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -74,6 +75,18 @@ async def test_a_workflow_returns_the_value_of_its_function(flows: Flows) -> Non
     assert await run == ["o-1", 5, [1, 2]]
     assert (run.state, CALLS) == (FlowState.SUCCESS, ["o-1", 5, (1, 2)])
     assert list(run.steps) == ["1 note", "2 note_in_thread", "3 note"]
+
+
+if sys.version_info >= (3, 12):
+
+    async def test_a_workflow_runs_where_tasks_start_eagerly(flows: Flows) -> None:
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+
+        @workflow
+        async def both() -> list[int]:
+            return await gather(step(note, 1), step(note, 2))
+
+        assert await flows.start(both) == [1, 2]
 
 
 async def test_a_workflow_can_be_called_by_another_as_a_part_of_it(flows: Flows) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lifecycle import hooks
+from lifecycle._async import start_task
 from lifecycle._steering.answers import refused, reply
 from lifecycle.cli.files import did_you_mean, permissions_checked
 from lifecycle.cli.logs import console_for, logging_to
@@ -163,7 +164,7 @@ class _Program:
         for name in self._processes:
             # The supervisor would start its children one by one, so `Starts` starts them in parallel instead.
             await self._supervisor.stop_child(name)
-        printing = asyncio.create_task(self._print_events(self._supervisor.watch()), name="status printer")
+        printing = start_task(self._print_events(self._supervisor.watch()), name="status printer")
         try:
             with suppress(WorkerFailed):
                 await self._supervisor.start()
@@ -244,8 +245,8 @@ class _Program:
             raise refused("the program is starting or stopping; try again")
         from lifecycle.runtime import current
 
-        change = asyncio.create_task(self._change_numbers(given), name="scale")
-        stop = asyncio.create_task(current().wait_stopping(), name="end of scale")
+        change = start_task(self._change_numbers(given), name="scale")
+        stop = start_task(current().wait_stopping(), name="end of scale")
         try:
             # Otherwise, the router would wait for this command before the processes are stopped.
             await asyncio.wait([change, stop], return_when=asyncio.FIRST_COMPLETED)

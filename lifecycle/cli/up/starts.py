@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
+from lifecycle._async import start_task
 from lifecycle.cli.output import shell_status
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers import ProcessWorker
@@ -143,7 +144,7 @@ class Starts:
         for name, process in self._processes.items():
             if self._open and name in self._due and self._may_start(process):
                 self._due.discard(name)
-                self._starting[name] = asyncio.create_task(self._start(process), name=f"start of {name}")
+                self._starting[name] = start_task(self._start(process), name=f"start of {name}")
 
     def _may_start(self, process: Process) -> bool:
         if process.name in self._started:

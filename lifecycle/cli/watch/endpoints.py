@@ -14,6 +14,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from lifecycle._async import start_task
 from lifecycle.cli.files import secret_in
 from lifecycle.sources import WebhookSource
 from lifecycle.sources.signatures import GitHub
@@ -113,7 +114,7 @@ class LiveReload:
         await asyncio.Event().wait()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        client = asyncio.create_task(self._serve(reader, writer), name="live reload")
+        client = start_task(self._serve(reader, writer), name="live reload")
         self._clients.add(client)
         client.add_done_callback(self._clients.discard)
 
@@ -150,10 +151,10 @@ class LiveReload:
         """
         answered = asyncio.get_running_loop().time() - age
         await _send(writer, _head("200 OK", "text/event-stream") + ": waiting for a run that is ready\n\n")
-        gone = asyncio.create_task(reader.read(1), name="end of a page")
+        gone = start_task(reader.read(1), name="end of a page")
         try:
             if answered >= self._ready_at:
-                await _first(gone, asyncio.create_task(self._next.wait(), name="reload of a page"))
+                await _first(gone, start_task(self._next.wait(), name="reload of a page"))
             if not gone.done():
                 await _send(writer, "data: reload\n\n")
         finally:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from lifecycle._async import start_task
 from lifecycle._steering.answers import current_answer, reply
 from lifecycle._util import error_text
 from lifecycle.cli.files import read_env
@@ -163,7 +164,7 @@ async def watching(
         await source.look()
     # The first batch contains all files of a small program.
     await anext(reading, None)
-    rest = asyncio.create_task(_watch(router, sources, reading, started), name="watch files")
+    rest = start_task(_watch(router, sources, reading, started), name="watch files")
     try:
         yield
     finally:

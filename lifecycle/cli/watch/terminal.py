@@ -15,6 +15,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from lifecycle._async import start_task
 from lifecycle.cli.output import write
 from lifecycle.runtime import current
 from lifecycle.workers.stdio import Inherited
@@ -281,7 +282,7 @@ async def connect(terminal: OwnTerminal, greeting: str, screen: TextIO) -> None:
     with _raw_mode(fd), terminal.shown_on(screen, greeting.replace("\n", "\r\n")):
         waits = (back.wait(), terminal.closed.wait(), current().wait_stopping())
         ends = [asyncio.ensure_future(each) for each in waits]
-        passing = asyncio.create_task(_pass_keys(typed, terminal), name="keys of fg")
+        passing = start_task(_pass_keys(typed, terminal), name="keys of fg")
         loop.add_reader(fd, read)
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

@@ -13,6 +13,7 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from lifecycle._async import start_task
 from lifecycle.backoff import Backoff
 from lifecycle.errors import JournalError
 from lifecycle.flows.stores.presence import GONE, Presence
@@ -518,7 +519,7 @@ class ServerPresence(Presence):
     def _disconnected(self) -> None:
         self._channel = None
         if self._present:
-            self._reconnecting = asyncio.create_task(self._reconnect(), name="listen to PostgreSQL")
+            self._reconnecting = start_task(self._reconnect(), name="listen to PostgreSQL")
 
     async def _reconnect(self) -> None:
         tries = 0
@@ -572,7 +573,7 @@ class ServerPresence(Presence):
 
     def _read_clock(self) -> None:
         if self._present and (self._reading is None or self._reading.done()):
-            self._reading = asyncio.create_task(self._agree(), name="read the clock of PostgreSQL")
+            self._reading = start_task(self._agree(), name="read the clock of PostgreSQL")
 
     async def _agree(self) -> None:
         with suppress(Unreachable, JournalError):

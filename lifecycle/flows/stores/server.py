@@ -20,6 +20,7 @@ from collections import deque
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lifecycle._async import start_task
 from lifecycle.backoff import Backoff
 from lifecycle.errors import FlowError, JournalError
 from lifecycle.journal.threads import LoopThread
@@ -663,7 +664,7 @@ class Server:
         group = [self._waiting.popleft() for _ in range(min(_GROUP, len(self._waiting)))]
         group = [each for each in group if not each.answer.cancelled()]
         if group:
-            task = asyncio.create_task(self._carry_out(group), name=f"ask {self!r}")
+            task = start_task(self._carry_out(group), name=f"ask {self!r}")
             for each in group:
                 each.sender, each.group = task, group
             self._sending.add(task)

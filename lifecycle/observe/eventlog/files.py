@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lifecycle._async import start_task
 from lifecycle.journal.threads import LoopThread
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class Writer:
         file.open()
         self._loop = asyncio.get_running_loop()
         self._thread = LoopThread(f"event log {file.path}", self._loop)
-        self._task = asyncio.create_task(self._write(), name=f"event log {file.path}")
+        self._task = start_task(self._write(), name=f"event log {file.path}")
 
     async def aclose(self) -> None:
         """Write as many of the remaining entries as the time limit allows, and close the file."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from aiohttp import web
 
 from lifecycle import hooks
-from lifecycle._async import shield
+from lifecycle._async import shield, start_task
 from lifecycle._text import component_name
 from lifecycle.control.router import Router
 from lifecycle.observe.http.api import SharedMessages, api_routes
@@ -215,7 +215,7 @@ def _next(source: AsyncGenerator[bytes]) -> asyncio.Task[bytes]:
     async def wait() -> bytes:
         return await anext(source)
 
-    return asyncio.create_task(wait(), name="a message for a page")
+    return start_task(wait(), name="a message for a page")
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[bytes]]) -> None:

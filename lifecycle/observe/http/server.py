@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
 
+from lifecycle._async import start_task
 from lifecycle._connections import NEVER, Acceptor, Connection, Connections
 from lifecycle.observe.console import TooMany
 from lifecycle.observe.http.guard import Refused
@@ -326,7 +327,7 @@ class _StreamClient:
 
 @asynccontextmanager
 async def _keeping_alive(client: _StreamClient) -> AsyncGenerator[None]:
-    task = asyncio.create_task(client.keep_alive(), name="keep a stream alive")
+    task = start_task(client.keep_alive(), name="keep a stream alive")
     try:
         yield
     finally:

@@ -19,6 +19,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
+from lifecycle._async import start_task
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers import _posix
 from lifecycle.workers._posix import Coalescer
@@ -418,8 +419,8 @@ class _Arrival:
 
         Signals that are sent earlier do not reach the command.
         """
-        ended = asyncio.ensure_future(_posix.process_end(pid))
-        arrived = asyncio.ensure_future(_posix.readable(self._reads))
+        ended = start_task(_posix.process_end(pid))
+        arrived = start_task(_posix.readable(self._reads))
         try:
             await asyncio.wait({ended, arrived}, timeout=_ARRIVES, return_when=asyncio.FIRST_COMPLETED)
         finally:

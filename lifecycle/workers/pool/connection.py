@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from lifecycle._async import start_task
 from lifecycle.errors import RemoteError
 from lifecycle.workers.pool.protocol import (
     CODEC,
@@ -198,7 +199,7 @@ class WireCall:
         """Decode the result and set it on the future."""
         if _is_large(value):
             self._end()
-            asyncio.ensure_future(self._decode_in_thread(value)).add_done_callback(self._set_decoded)
+            start_task(self._decode_in_thread(value)).add_done_callback(self._set_decoded)
             return
         try:
             result = self._decode(value)

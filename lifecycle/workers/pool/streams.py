@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from lifecycle._async import start_task
 from lifecycle.errors import PoolClosed
 from lifecycle.workers.pool.calls import PendingCall
 from lifecycle.workers.pool.records import CallSpec
@@ -213,7 +214,7 @@ async def map_calls(
                 except StopIteration:
                     break
                 spec = CallSpec(dispatcher.settings, function, (row,), deadline=deadline, patient=True)
-                tasks.append(asyncio.create_task(dispatcher.call(spec)))
+                tasks.append(start_task(dispatcher.call(spec)))
             if not tasks:
                 return
             yield await _next_result(tasks, ordered=ordered)

@@ -629,8 +629,8 @@ class SupervisorLoop:
 
         Otherwise, this could wait forever, because a gate might never be reached.
         """
-        doing = asyncio.ensure_future(work)
-        halted = asyncio.ensure_future(self._halted.wait())
+        doing = start_task(work)
+        halted = start_task(self._halted.wait())
         try:
             await asyncio.wait([doing, halted, *callers], return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -6,6 +6,7 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from lifecycle._async import start_task
 from lifecycle.workers.pool.child.executors import (
     Call,
     ThreadCall,
@@ -79,7 +80,7 @@ class LoopExecutor:
             return
         if is_async(function):
             credit = asyncio.Semaphore(call.window)
-            self._tasks[call] = self._loop.create_task(self._work(call, function, credit)), credit
+            self._tasks[call] = start_task(self._work(call, function, credit)), credit
         else:
             self._threads.submit(call)
 
