@@ -34,7 +34,7 @@ from lifecycle.journal.threads import LoopThreads
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from datetime import tzinfo
     from types import TracebackType
     from typing import Literal, Self
@@ -295,8 +295,9 @@ class Flows:
         Runs that belong to other live processes or to jobs are not continued, even if they are suspended.
 
         Args:
-            flows: The workflows and flows, including those that workflows start as children. Stored runs are matched to
-                them by name. Workflows that wait continue when they are due.
+            flows: The workflows and flows. Stored runs are matched to them by name. Workflows that wait continue when
+                they are due. If one waits for a child that you do not pass, it calls `child` again, which recovers the
+                child.
 
         Returns:
             The runs that were continued.
@@ -525,6 +526,8 @@ class RunRegistry:
         self._runs: WeakValueDictionary[str, Run[Any]] = WeakValueDictionary()
         # The flows that this object started or recovered, by name.
         self._known: dict[str, Item] = {}
+        # The names of the flows that this object has recovered.
+        self._recovered: set[str] = set()
         # The tasks that recover runs in the background.
         self._recovering: set[asyncio.Task[list[Run[Any]]]] = set()
         self._timers = Timers(loader.store, loader.presence, self._continue, self._wake)
@@ -617,7 +620,14 @@ class RunRegistry:
             # Run the checks concurrently, since each one may have to wait.
             await asyncio.gather(*[presence.is_gone(owner) for owner in {row.owner for row in rows} - {""}])
             runs += [self.start(plan, row) for row in rows if await self._is_left(row)]
+            self._recovered.add(plan.name)
+        await self.wake_parents([flow.name for flow in flows])
         return runs
+
+    async def wake_parents(self, names: Collection[str]) -> None:
+        """Continue workflows that wait for children unknown here. They call `child` again, which recovers those."""
+        if await self._loader.store.wake_parents(names, known=self._known.keys()):
+            self._loader.presence.notify(WAKE)
 
     async def _is_left(self, row: FlowRow) -> bool:
         if row.state == FlowState.PENDING and row.error:
@@ -630,9 +640,9 @@ class RunRegistry:
         """Recover the known flows in the background, because another process has reset a run."""
         task = start_task(self.recover(*self._known.values()), name="recover flows")
         self._recovering.add(task)
-        task.add_done_callback(self._recovered)
+        task.add_done_callback(self._recovery_ended)
 
-    def _recovered(self, task: asyncio.Task[list[Run[Any]]]) -> None:
+    def _recovery_ended(self, task: asyncio.Task[list[Run[Any]]]) -> None:
         self._recovering.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("flows that were reset could not be recovered: %s", reason_of(error))
@@ -710,10 +720,14 @@ class RunRegistry:
         plan = compile_flow(item)
         if again and stored.state in ENDS and stored.state != FlowState.SUCCESS:
             await self._restart(self.get(row.id) or self.start(plan, stored))
-        elif stored.state in (*ENDS, FlowState.WAITING):
+        elif stored.state in ENDS:
             return
         elif (known := self.get(row.id)) is not None and known.stopped:
             known.proceed()
+        elif row.name not in self._recovered and (stored.seq or stored.owner != row.owner):
+            await self.recover(item)
+        elif stored.state == FlowState.WAITING:
+            return
         elif known is None and stored.owner == row.owner and not stored.seq:
             self.adopt(plan, Snapshot(stored, {}))
         elif await self._is_left(stored):

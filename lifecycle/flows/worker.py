@@ -145,6 +145,8 @@ class Worker:
         # Set when a slot becomes free.
         self._freed = asyncio.Event()
         self._heartbeat = _Heartbeat(queue, lease)
+        # True once jobs that wait for interrupted children have been made due.
+        self._looked = False
         # Set when there may be jobs to claim.
         self._news = asyncio.Event()
         # The task that runs each job, by job id.
@@ -223,6 +225,9 @@ class Worker:
         if self._queue.flows.suspended:
             await self._news.wait()
             return
+        if not self._looked:
+            await registry_of(self._queue.flows).wake_parents(self._plans.keys())
+            self._looked = True
         free = self._slots - len(self._in_slots)
         jobs = await self._queue.begin(self._plans, self._lease, free)
         if self._is_suspended():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lifecycle.errors import ClaimLost, FlowError
-from lifecycle.flows import Flows, FlowState, JobQueue, linear, task
+from lifecycle.flows import Flows, FlowState, JobQueue, child, linear, sleep, step, task, workflow
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -98,6 +98,35 @@ async def test_a_process_that_waits_for_a_flow_takes_it_over_when_its_owner_is_g
             waiting = await second.start(flow, id="one", size=1).stored()
         gate.open.set()
         assert await waiting == {"a": 1, "b": 2}
+    assert gate.calls == 2
+
+
+@pytest.mark.keeps_tasks
+@pytest.mark.parametrize("paused", [True, False])
+async def test_a_child_whose_process_is_gone_continues_when_its_parent_is_recovered(
+    others: Callable[[], Flows], gate: Gate, paused: bool
+) -> None:
+    @workflow
+    async def inner() -> int:
+        await sleep(1.5)
+        return await step(gate.work, 1)
+
+    @workflow
+    async def outer() -> int:
+        return await child(inner)
+
+    async with others() as first, others() as third, asyncio.timeout(LIMIT):
+        run = first.start(outer, id="out")
+        await until(lambda: run.parked and not first.runs)
+        await first.suspend()
+        async with others() as second:
+            await second.recover(outer, inner)
+            await gate.begun.wait()
+        gate.open.set()
+        if not paused:
+            await first.resume()
+        await third.recover(outer)
+        assert await third.wait("out") == await first.wait("out") == 1
     assert gate.calls == 2
 
 

@@ -543,6 +543,71 @@ async def test_workflows_that_are_recovered_twice_at_the_same_time_run_once(reop
     assert sorted(CALLS) == sorted(2 * ids)
 
 
+class Interrupted:
+    """A workflow with a child and a grandchild. Its step runs until it is cancelled, unless ``closed`` is set."""
+
+    def __init__(self) -> None:
+        self.closed = asyncio.Event()
+
+        @workflow
+        async def innermost() -> str:
+            return await step(self._slow, "step")
+
+        @workflow
+        async def inner() -> str:
+            return await child(innermost)
+
+        @workflow
+        async def outer() -> str:
+            return await child(inner)
+
+        self.outer, self.inner, self.innermost = outer, inner, innermost
+
+    async def _slow(self, value: str) -> str:
+        CALLS.append(value)
+        if not self.closed.is_set():
+            await asyncio.get_running_loop().create_future()
+        return value
+
+    async def until_waiting(self, flows: Flows) -> None:
+        """Wait until only the grandchild runs."""
+        await until(lambda: CALLS and [run.name for run in flows.runs] == ["innermost"])
+        self.closed.set()
+
+
+@pytest.mark.parametrize("all_names", [True, False])
+async def test_recover_continues_the_interrupted_child_of_a_workflow_that_waits(
+    reopened: Callable[[], Flows], all_names: bool
+) -> None:
+    each = Interrupted()
+    async with reopened() as flows:
+        flows.start(each.outer, id="out")
+        await each.until_waiting(flows)
+    async with reopened() as flows:
+        rows = await flows.store.flows()
+        assert [row.state for row in rows] == [FlowState.WAITING, FlowState.WAITING, FlowState.SUSPENDED]
+        await flows.recover(each.outer, *([each.inner, each.innermost] if all_names else []))
+        assert await flows.wait("out") == "step"
+    assert CALLS == ["step", "step"]
+
+
+async def test_a_worker_continues_the_interrupted_child_of_a_job_that_waits(reopened: Callable[[], Flows]) -> None:
+    each = Interrupted()
+    async with reopened() as flows:
+        queue = JobQueue(flows)
+        working = asyncio.create_task(queue.work({"outer": each.outer}))
+        await queue.enqueue("outer", id="out")
+        await each.until_waiting(flows)
+        working.cancel()
+        await asyncio.wait([working])
+    async with reopened() as flows:
+        working = asyncio.create_task(JobQueue(flows).work({"outer": each.outer}))
+        assert await flows.wait("out") == "step"
+        working.cancel()
+        await asyncio.wait([working])
+    assert CALLS == ["step", "step"]
+
+
 async def test_a_child_whose_id_is_taken_fails(flows: Flows) -> None:
     await flows.start(approvals, 0, id="taken")
 

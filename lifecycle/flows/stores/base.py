@@ -127,6 +127,13 @@ class Store(Protocol):
         """Return the earliest time at which `due` returns a flow with one of these names, or None."""
         ...
 
+    async def wake_parents(self, names: Collection[str], *, known: Collection[str]) -> bool:
+        """Make the WAITING flows with these names due that wait for a child whose name is not in ``known``.
+
+        Return True if there are any.
+        """
+        ...
+
     async def signal(self, row: SignalRow) -> FlowState:
         """Store a signal and return the state of its flow. If the flow is WAITING, it is due at once.
 

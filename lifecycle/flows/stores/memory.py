@@ -202,6 +202,14 @@ class MemoryStore(Store):
         rows = (self._flows[id] for _, id in self._sleeping)  # noqa: A001  # the natural name
         return (row for row in rows if (row.name in names) != others and not self._jobs.has(row.id))
 
+    async def wake_parents(self, names: Collection[str], *, known: Collection[str]) -> bool:
+        parents = {row.parent for row in self._flows.values() if row.name not in known and row.state not in ENDS}
+        waiting = [row.id for row in await self.flows(states=[FlowState.WAITING]) if row.name in names]
+        woken = parents & set(waiting)
+        for id in woken:  # noqa: A001  # the natural name
+            self._wake(id)
+        return bool(woken)
+
     async def signal(self, row: SignalRow) -> FlowState:
         flow = self._flows.get(row.flow)
         if flow is None and not self._jobs.has(row.flow):

@@ -413,6 +413,13 @@ _WAKE_JOB = """
 UPDATE lifecycle_jobs SET due = 0 WHERE id = :woken AND state = 'UNCLAIMED' AND due > 0
     AND EXISTS (SELECT 1 FROM lifecycle_flows f WHERE f.id = :woken AND f.state = 'WAITING')
 """
+# The name of a child's step does not contain the child's id, but its history does.
+_WAKE_PARENTS = f"""
+UPDATE lifecycle_flows SET due = {DUE_NOW} WHERE name {{among[names]}} AND state = 'WAITING' AND EXISTS (
+    SELECT 1 FROM lifecycle_flow_steps s JOIN lifecycle_flows c ON c.id = s.history
+    WHERE s.flow = lifecycle_flows.id AND s.kind = 'child' AND s.state = 'RUNNING'
+    AND c.state NOT IN {_ENDED} AND NOT c.name {{among[known]}}) RETURNING id
+"""  # noqa: S608  # our own text
 _ADD_SIGNAL = f"""
 INSERT INTO lifecycle_signals (flow, name, data, key, at) SELECT :flow, :name, :data, :key, :at
 WHERE EXISTS (SELECT 1 FROM lifecycle_flows f WHERE f.id = :flow AND f.state NOT IN {_ENDED})
@@ -537,6 +544,14 @@ class SQLStore(Store):
         done = self._sql.recovery(values, _CREATED)
         (created,) = await self._database.run(starting, self._sql.ask(_CREATED, values), done=done)
         return bool(created)
+
+    async def wake_parents(self, names: Collection[str], *, known: Collection[str]) -> bool:
+        values = {"names": self._sql.listed(names), "known": self._sql.listed(known)}
+        (rows,) = await self._database.run(self._sql.ask(_WAKE_PARENTS, values))
+        jobs = [self._sql.do(_WAKE_JOB, {"woken": id}) for (id,) in rows]  # noqa: A001  # the natural name
+        if jobs:
+            await self._database.run(*jobs)
+        return bool(rows)
 
     async def signal(self, row: SignalRow) -> FlowState:
         # The key makes a repeated insert harmless if the response is lost.
