@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from lifecycle.errors import FlowError
@@ -65,6 +66,8 @@ _SHORT = 60
 #: The number of characters that can be encoded in a few milliseconds, and the estimated overhead per value in
 #: characters.
 _LARGE, _PER_VALUE = 256 * 1024, 16
+#: The encoder rejects most values that are nested more deeply, and all that contain themselves.
+_DEEPEST = 1000
 _PLAIN = (int, str, float, bool, type(None))
 _KNOWN = (*_PLAIN, list, tuple)
 _dumps = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
@@ -95,10 +98,10 @@ def _where(value: Any, path: str = "the value") -> str:
     return next(filter(None, (_where(each, f"{path}[{place!r}]") for place, each in parts)), "")
 
 
-def _walk(value: Any) -> Iterator[object]:
-    """Yield ``value`` and everything in its lists, tuples and dicts. If the value contains itself, this never ends."""
+def _walk(value: Any, deepest: float = math.inf) -> Iterator[object]:
+    """Yield ``value`` and everything in its lists, tuples and dicts. Stop at a part that is nested too deeply."""
     open_ones: list[Iterator[object]] = [iter((value,))]
-    while open_ones:
+    while 0 < len(open_ones) <= deepest:
         for each in open_ones[-1]:
             yield each
             if type(each) in (list, tuple):
@@ -157,7 +160,7 @@ def is_large(value: Any) -> bool:
     if type(value) in _PLAIN:
         return type(value) is str and len(value) > _LARGE
     size = 0
-    for each in _walk(value):
+    for each in _walk(value, _DEEPEST):
         size += len(each) + _PER_VALUE if isinstance(each, str) else _PER_VALUE
         if size > _LARGE:
             return True

@@ -240,7 +240,7 @@ async def test_a_task_that_cancels_itself_fails(flows: Flows) -> None:
         (math.nan, "cannot be stored as JSON"),
         ({1: "x"}, "the key 1 of the value would change when stored as JSON"),
         (b"x", "the value, b'x', cannot be stored as JSON"),
-        (RING, "the value, which is nested too deeply or contains itself, cannot be stored as JSON"),
+        (RING, "nested too deeply or contains itself, cannot be stored as JSON: Circular reference detected"),
         (10**5000, "an object of type int cannot be stored as JSON"),
     ],
     ids=lambda each: type(each).__name__,
