@@ -135,6 +135,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: "built" not in getattr(item, "fixturenames", ()))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without garbage collection, which takes a fifth of the time and finds little."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
     """Exclude objects that exist before the first test from garbage collection, because scanning them would be slow."""
     gc.collect()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,15 +140,21 @@ def made_up() -> list[str]:
     return [name for name in found if "\u2060" not in name]
 
 
-NAMES = [*NASTY, *made_up()]
-# Line breaks separate the lines of a note.
-NOTED = [name for name in NAMES if "\n" not in name]
+@cache
+def names() -> list[str]:
+    """Return all names. Making them takes too long for a module that each process imports."""
+    return [*NASTY, *made_up()]
+
+
+def noted() -> list[str]:
+    """Return the names for a note, where line breaks separate the lines."""
+    return [name for name in names() if "\n" not in name]
 
 
 def forest() -> Iterator[str]:
     """Return trees with twenty names each."""
-    for first in range(0, len(NAMES), 20):
-        yield mermaid.tree(supervisor("names", *(worker(name) for name in NAMES[first : first + 20])))
+    for first in range(0, len(names()), 20):
+        yield mermaid.tree(supervisor("names", *(worker(name) for name in names()[first : first + 20])))
 
 
 def tables() -> list[str]:
@@ -157,47 +164,50 @@ def tables() -> list[str]:
     return re.findall(r"^```mermaid\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-DIAGRAMS: dict[str, str] = {
-    "tree": mermaid.tree(APP),
-    "tree with a heading": mermaid.tree(APP, label="of <today>"),
-    "thousands": mermaid.tree(supervisor("app", *(worker(f"worker-{n}", pid=n) for n in range(5000)))),
-    "system": mermaid.system([lifetime(), ROUTER, ROUTES, SOURCES, APP, DEPLOY], label="my program"),
-    "large system": mermaid.system(
-        [ROUTER, [route(f"file/{n}") for n in range(999)], SOURCES * 50, [worker(f"w{n}") for n in range(170)]]
-    ),
-    "empty system": mermaid.system([]),
-    "own look": mermaid.tree(APP, label=lambda record: f"{record.name}\nas\nthree", style=lambda _: "killed"),
-    "running life": mermaid.signal(lifetime()),
-    "stopping life": mermaid.signal(
-        lifetime(reason=Reason.INTERRUPT, signum=2, stopping=True, signals=1), label="<life>"
-    ),
-    "life without force": mermaid.signal(lifetime(force_exit_at=0)),
-    "headed worker": mermaid.worker(worker("api"), label='"end"'),
-    **{f"worker {status}": mermaid.worker(worker("api", status=status)) for status in Status},
-    **{f"names {number}": text for number, text in enumerate(forest())},
-    "note": mermaid.worker(worker("api"), label=lambda _: "\n".join(["first", *NOTED])),
-    "name": mermaid.worker(worker("\n".join(NASTY[:60]))),
-    "headings": mermaid.system([worker(name) for name in NASTY[:3]], label="\n".join(NASTY[:60])),
-    "flow": mermaid.flow(DEPLOY, label="<deploy>"),
-    "flow of nothing": mermaid.flow(flow(in_order("nothing"))),
-    "flow of one task": mermaid.flow(flow(step("alone", "RUNNING"))),
-    "flow of thousands": mermaid.flow(
-        flow(
-            in_order(
-                "many",
-                *(step(f"done {n}", "SUCCESS") for n in range(2000)),
-                step("now", "RUNNING"),
-                at_once("rest", *(step(f"next {n}") for n in range(2000))),
+def diagrams() -> dict[str, str]:
+    return {
+        "tree": mermaid.tree(APP),
+        "tree with a heading": mermaid.tree(APP, label="of <today>"),
+        "thousands": mermaid.tree(supervisor("app", *(worker(f"worker-{n}", pid=n) for n in range(5000)))),
+        "system": mermaid.system([lifetime(), ROUTER, ROUTES, SOURCES, APP, DEPLOY], label="my program"),
+        "large system": mermaid.system(
+            [ROUTER, [route(f"file/{n}") for n in range(999)], SOURCES * 50, [worker(f"w{n}") for n in range(170)]]
+        ),
+        "empty system": mermaid.system([]),
+        "own look": mermaid.tree(APP, label=lambda record: f"{record.name}\nas\nthree", style=lambda _: "killed"),
+        "running life": mermaid.signal(lifetime()),
+        "stopping life": mermaid.signal(
+            lifetime(reason=Reason.INTERRUPT, signum=2, stopping=True, signals=1), label="<life>"
+        ),
+        "life without force": mermaid.signal(lifetime(force_exit_at=0)),
+        "headed worker": mermaid.worker(worker("api"), label='"end"'),
+        **{f"worker {status}": mermaid.worker(worker("api", status=status)) for status in Status},
+        **{f"names {number}": text for number, text in enumerate(forest())},
+        "note": mermaid.worker(worker("api"), label=lambda _: "\n".join(["first", *noted()])),
+        "name": mermaid.worker(worker("\n".join(NASTY[:60]))),
+        "headings": mermaid.system([worker(name) for name in NASTY[:3]], label="\n".join(NASTY[:60])),
+        "flow": mermaid.flow(DEPLOY, label="<deploy>"),
+        "flow of nothing": mermaid.flow(flow(in_order("nothing"))),
+        "flow of one task": mermaid.flow(flow(step("alone", "RUNNING"))),
+        "flow of thousands": mermaid.flow(
+            flow(
+                in_order(
+                    "many",
+                    *(step(f"done {n}", "SUCCESS") for n in range(2000)),
+                    step("now", "RUNNING"),
+                    at_once("rest", *(step(f"next {n}") for n in range(2000))),
+                )
             )
-        )
-    ),
-    "flow of flows": mermaid.flow(
-        flow(at_once("all", *(in_order(f"part {n}", step(f"{n} a", "SUCCESS"), step(f"{n} b")) for n in range(500))))
-    ),
-    "flow with names": mermaid.flow(flow(in_order("".join(NASTY[:9]), *map(step, NAMES[:60])))),
-    **{f"states {number}": text for number, text in enumerate(tables())},
-    "routes": mermaid.system([[route(name, name) for name in NAMES[first : first + 40]] for first in (0, 40)]),
-}
+        ),
+        "flow of flows": mermaid.flow(
+            flow(
+                at_once("all", *(in_order(f"part {n}", step(f"{n} a", "SUCCESS"), step(f"{n} b")) for n in range(500)))
+            )
+        ),
+        "flow with names": mermaid.flow(flow(in_order("".join(NASTY[:9]), *map(step, names()[:60])))),
+        **{f"states {number}": text for number, text in enumerate(tables())},
+        "routes": mermaid.system([[route(name, name) for name in names()[first : first + 40]] for first in (0, 40)]),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -205,8 +215,8 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Picture]:
     # In a test run with several processes, each has a folder, and all of these folders are in one shared folder.
     here = tmp_path_factory.getbasetemp()
     shared = here.parent if "PYTEST_XDIST_WORKER" in os.environ else here
-    drawn = draw(list(DIAGRAMS.values()), shared / "mermaid")
-    return dict(zip(DIAGRAMS, drawn, strict=True))
+    texts = diagrams()
+    return dict(zip(texts, draw(list(texts.values()), shared / "mermaid"), strict=True))
 
 
 def test_every_diagram_is_drawn(pictures: dict[str, Picture]) -> None:
@@ -225,12 +235,12 @@ def test_every_name_is_shown_as_it_is(pictures: dict[str, Picture]) -> None:
         for node in picture.nodes
         if node.lines[:1] != ("names",)
     ]
-    assert said == [[shown(name), "running"] for name in NAMES]
+    assert said == [[shown(name), "running"] for name in names()]
 
 
 def test_every_name_is_shown_as_it_is_in_a_note(pictures: dict[str, Picture]) -> None:
     [note] = [node for node in pictures["note"].nodes if "first" in node.lines]
-    assert [seen(line).strip() for line in note.lines[1:]] == [shown(name).strip() for name in NOTED]
+    assert [seen(line).strip() for line in note.lines[1:]] == [shown(name).strip() for name in noted()]
     [note] = [node for node in pictures["name"].nodes if "running" in node.lines[1:]]
     assert seen(note.lines[0]).strip() == shown("\n".join(NASTY[:60])).strip()
 
@@ -245,7 +255,7 @@ def test_a_heading_is_shown_as_it_is(pictures: dict[str, Picture]) -> None:
 
 def test_patterns_and_handlers_are_shown_as_they_are(pictures: dict[str, Picture]) -> None:
     said = [(seen(node.lines[0]), seen(node.lines[1])) for node in pictures["routes"].nodes if len(node.lines) > 2]
-    assert said[:40] == [(shown(name), shown(name)) for name in NAMES[:40]]
+    assert said[:40] == [(shown(name), shown(name)) for name in names()[:40]]
 
 
 def test_each_worker_has_a_node_of_the_class_of_its_status(pictures: dict[str, Picture]) -> None:
@@ -319,7 +329,7 @@ def test_a_flow_of_any_size_is_drawn(pictures: dict[str, Picture]) -> None:
 
 def test_names_in_a_flow_are_shown_as_they_are(pictures: dict[str, Picture]) -> None:
     picture = pictures["flow with names"]
-    assert [seen(node.lines[0]) for node in picture.nodes] == [shown(name) for name in NAMES[:60]]
+    assert [seen(node.lines[0]) for node in picture.nodes] == [shown(name) for name in names()[:60]]
 
 
 @pytest.mark.parametrize("status", Status)
