@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle.flows import Claim, Flows, JobQueue, JobRow, Limits, linear, task, wait_for, workflow
+from lifecycle.flows import Claim, Flows, JobQueue, JobRow, Limits, SQLiteStore, linear, task, wait_for, workflow
+from tests import postgres
+from tests.counting import counted_calls
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
+    from pathlib import Path
 
     from lifecycle.flows import Flow, Job, JobStore, Store, Workflow
     from lifecycle.testing import Clock
@@ -86,6 +90,84 @@ async def test_a_job_for_another_worker_does_not_hold_up_its_key(flows: Flows) -
     assert job is not None
     assert job.id == "second"
     assert await queue.claim(flows=["elsewhere"]) is None
+
+
+async def fill(flows: Flows, blocked: int) -> JobQueue:
+    """Return a queue with ``blocked`` jobs of a busy key, which come before other jobs."""
+    queue = JobQueue(flows, key_concurrency=2)
+    for number in range(2):
+        await queue.claim(await queue.enqueue("hello", id=f"busy{number}", key="busy"), lease=3600)
+    for begin in range(0, blocked, 100):
+        await asyncio.gather(*[queue.enqueue("hello", id=f"{begin + n}", key="busy") for n in range(100)])
+    for id_, key in (("b1", "b"), ("a1", "a"), ("a2", "a"), ("a3", "a"), ("free1", ""), ("free2", "")):
+        await queue.enqueue("hello", id=id_, key=key)
+    await queue.enqueue("hello", id="b0", key="b", priority="high")
+    return queue
+
+
+@pytest.mark.parametrize("names", [["hello"], ["hello", "other"], None])
+async def test_many_jobs_of_a_busy_key_do_not_hold_up_others(flows: Flows, names: list[str] | None) -> None:
+    queue = await fill(flows, 200)
+    jobs: list[str] = []
+    while (job := await queue.claim(flows=names, lease=3600)) is not None:
+        jobs.append(job.id)
+    assert jobs == ["b0", "b1", "a1", "a2", "free1", "free2"]
+    assert [job.id for job, _ in await queue.begin(["hello"], 3600, 9)] == []
+
+
+async def calls_in_memory(_: Path, blocked: int) -> int:
+    """Return the number of Python functions that a claim calls."""
+    async with Flows() as flows:
+        queue = await fill(flows, blocked)
+        with counted_calls() as names:
+            assert await queue.claim(flows=["hello"])
+    return len(names)
+
+
+async def instructions_of_a_file(path: Path, blocked: int) -> int:
+    """Return the number of instructions that SQLite executes for a claim."""
+    executed: list[None] = []
+    store = SQLiteStore(path / f"{blocked}.db")
+    async with Flows(store=store) as flows:
+        queue = await fill(flows, blocked)
+        await store.journal.run(lambda db: db.set_progress_handler(lambda: executed.append(None), 1))
+        assert await queue.claim(flows=["hello"])
+        await store.journal.run(lambda db: db.set_progress_handler(None, 1))
+    return len(executed)
+
+
+async def rows_of_a_server(_: Path, blocked: int) -> int:
+    """Return the number of rows that PostgreSQL reads for a claim."""
+    url = postgres.server().url()
+    async with Flows(url) as flows:
+        await fill(flows, blocked)
+    # A server reads small tables from the start to the end unless it has statistics.
+    postgres.server().execute(f"ANALYZE {url.rpartition('%3D')[2]}.lifecycle_jobs")
+    before = await rows_read(url)
+    async with Flows(url) as flows:
+        assert await JobQueue(flows, key_concurrency=2).claim(flows=["hello"])
+    return await rows_read(url) - before
+
+
+async def rows_read(url: str) -> int:
+    """Return the number of jobs that connections have read, once these are closed. Only then are all rows counted."""
+    server, schema = postgres.server(), url.rpartition("%3D")[2]
+    await until(lambda: not server.execute("SELECT 1 FROM pg_stat_activity WHERE application_name = 'lifecycle'"))
+    columns = "seq_tup_read + coalesce(idx_tup_fetch, 0)"
+    table = f"pg_stat_user_tables WHERE schemaname = '{schema}' AND relname = 'lifecycle_jobs'"
+    ((count,),) = server.execute(f"SELECT {columns} FROM {table}")
+    return int(count)
+
+
+@pytest.mark.parametrize(
+    "cost",
+    [calls_in_memory, instructions_of_a_file, pytest.param(rows_of_a_server, marks=pytest.mark.engine("postgres"))],
+)
+async def test_a_claim_does_not_read_all_jobs_of_a_busy_key(
+    tmp_path: Path, cost: Callable[[Path, int], Awaitable[int]]
+) -> None:
+    few, many = [await cost(tmp_path, blocked) for blocked in (200, 1000)]
+    assert many < 2 * few
 
 
 async def test_a_rate_limit_counts_claims_in_any_period(clock: Clock, flows: Flows) -> None:
@@ -211,7 +293,7 @@ class Model:
         self.rows: list[JobRow] = []
         self.starts: list[tuple[str, float]] = []
 
-    def expected(self, flows: list[str], claim: Claim, most: int) -> list[str]:
+    def expected(self, flows: list[str] | None, claim: Claim, most: int) -> list[str]:
         """Return the ids of the jobs that a claim must return."""
         limits = claim.limits
         claimed = [row for row in self.rows if row.state == "CLAIMED" and row.queue == claim.queue]
@@ -227,7 +309,7 @@ class Model:
             same = [each for each in claimed if each.key and each.key == row.key]
             if (
                 (row.state, row.queue) == ("UNCLAIMED", claim.queue)
-                and row.flow in flows
+                and (flows is None or row.flow in flows)
                 and row.due <= claim.now
                 and (limits.key_concurrency is None or len(same) < limits.key_concurrency)
             ):
@@ -275,7 +357,7 @@ async def compare(jobs: JobStore, chance: random.Random) -> None:
             assert await jobs.compare_and_set(row, row._replace(state=state, until=0.0), now=now)
             model.rows[model.rows.index(row)] = row._replace(state=state)
         else:
-            flows, most = chance.choice((["f"], ["f", "g"])), chance.randrange(1, 6)
+            flows, most = chance.choice((["f"], ["f", "g"], None)), chance.randrange(1, 6)
             expected = model.expected(flows, claim, most)
             rows = await jobs.take(flows, claim, most)
             assert sorted(row.id for row in rows) == sorted(expected), (number, queue)

@@ -10,6 +10,7 @@ import math
 import time
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict, deque
+from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -298,8 +299,8 @@ class MemoryJobs(JobStore):
         self._flows = flows
         self._rows: dict[str, JobRow] = {}
         self._count = 0
-        # The unclaimed jobs, in order, including jobs that are not due yet.
-        self._waiting: list[tuple[int, int, str]] = []
+        # The unclaimed jobs of each queue and key, in order, including jobs that are not due yet.
+        self._waiting: dict[tuple[str, str], list[tuple[int, int, str]]] = {}
         # The ids of the claimed jobs.
         self._claimed: set[str] = set()
         # When jobs were claimed, by the names of queues with a rate limit.
@@ -330,23 +331,25 @@ class MemoryJobs(JobStore):
 
     async def take(self, flows: Collection[str] | None, claim: Claim, limit: int) -> list[JobRow]:
         self._expire(claim.now)
-        rows = [self._put(claimed(row, claim)) for row in islice(self._ready(flows, claim), self._places(claim, limit))]
+        ready = list(islice(self._ready(flows, claim), self._places(claim, limit)))
         if claim.limits.limit is not None:
-            self._starts[claim.queue].extend(claim.now for _ in rows)
-        return rows
+            self._starts[claim.queue].extend(claim.now for _ in ready)
+        return [self._put(claimed(row, claim)) for row in ready]
 
-    def _ready(self, flows: Collection[str] | None, claim: Claim) -> list[JobRow]:
-        """Return the jobs to claim, in order, as far as the limit for each key allows."""
+    def _ready(self, flows: Collection[str] | None, claim: Claim) -> Iterator[JobRow]:
+        """Yield the jobs to claim, in order, as far as the limit for each key allows."""
         most = claim.limits.key_concurrency
-        keys = Counter(row.key for row in self._running(claim.queue))
-        ready: list[JobRow] = []
-        for row in (self._rows[each] for *_, each in self._waiting):
-            if row.queue != claim.queue or row.due > claim.now or (flows is not None and row.flow not in flows):
-                continue
-            if most is None or not row.key or keys[row.key] < most:
-                keys[row.key] += 1
-                ready.append(row)
-        return ready
+        running = Counter(row.key for row in self._running(claim.queue))
+        due: list[Iterator[JobRow]] = []
+        for (queue, key), places in self._waiting.items():
+            free = None if most is None or not key else max(0, most - running[key])
+            if queue == claim.queue and free != 0:
+                due.append(islice(self._due(places, flows, claim.now), free))
+        return merge(*due, key=_place)
+
+    def _due(self, places: list[tuple[int, int, str]], flows: Collection[str] | None, now: float) -> Iterator[JobRow]:
+        rows = (self._rows[each] for *_, each in places)
+        return (row for row in rows if row.due <= now and (flows is None or row.flow in flows))
 
     def _places(self, claim: Claim, limit: int) -> int:
         """Return how many jobs may be claimed."""
@@ -387,7 +390,7 @@ class MemoryJobs(JobStore):
         self._remove(row.id)
         self._rows[row.id] = row
         if row.state == JobState.UNCLAIMED:
-            insort(self._waiting, _place(row))
+            insort(self._waiting.setdefault((row.queue, row.key), []), _place(row))
         elif row.state == JobState.CLAIMED:
             self._claimed.add(row.id)
         return row
@@ -396,7 +399,10 @@ class MemoryJobs(JobStore):
         row = self._rows.pop(id, None)
         self._claimed.discard(id)
         if row is not None and row.state == JobState.UNCLAIMED:
-            del self._waiting[bisect_left(self._waiting, _place(row))]
+            places = self._waiting[row.queue, row.key]
+            del places[bisect_left(places, _place(row))]
+            if not places:
+                del self._waiting[row.queue, row.key]
 
     async def park(self, row: JobRow, *, now: float) -> bool:
         return await self.compare_and_set(row, parked(row, await self._flows.get(row.id)), now=now)
@@ -435,7 +441,7 @@ class MemoryJobs(JobStore):
 
     async def next(self, *, now: float, queue: str = "", limits: Limits = UNLIMITED) -> float | None:
         ends = [self._rows[each].until for each in self._claimed]
-        dues = [self._rows[each].due for *_, each in self._waiting]
+        dues = [self._rows[each].due for places in self._waiting.values() for *_, each in places]
         starts = self._starts[queue]
         if limits.limit is not None and len(starts) >= limits.limit:
             dues.append(starts[-limits.limit] + limits.per)
@@ -452,9 +458,9 @@ class MemoryJobs(JobStore):
         return len(old)
 
     async def counts(self, queue: str | None = None) -> dict[str, int]:
-        waiting = [each for *_, each in self._waiting if queue in (None, self._rows[each].queue)]
+        waiting = sum(len(places) for (name, _), places in self._waiting.items() if queue in (None, name))
         running = [each for each in self._claimed if queue in (None, self._rows[each].queue)]
-        return {"UNCLAIMED": len(waiting), "CLAIMED": len(running)}
+        return {"UNCLAIMED": waiting, "CLAIMED": len(running)}
 
     def doubt(self) -> None:
         """Do nothing, because no other process can own jobs."""

@@ -25,6 +25,7 @@ from lifecycle.flows.stores.sql import (
     CREATE_SCHEDULES,
     CREATE_SIGNALS,
     FLOW_INDEXES,
+    JOB_KEYS,
     QUEUES,
     Dialect,
     Guarded,
@@ -193,6 +194,7 @@ TABLES = Schema(
             "DROP INDEX lifecycle_jobs_ready",
             *map(POSTGRES.text, (*FLOW_INDEXES, *CREATE_SIGNALS, *CREATE_SCHEDULES, *QUEUES)),
         ),
+        ("DROP INDEX lifecycle_jobs_keys", JOB_KEYS),
     ),
     (
         *map(POSTGRES.text, (*CREATE_FLOWS, *CREATE_SIGNALS, *CREATE_SCHEDULES, *CREATE_JOBS, *CREATE_OUTBOX)),

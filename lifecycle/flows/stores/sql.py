@@ -7,6 +7,7 @@ statements together and runs them as one transaction.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import time
@@ -18,6 +19,7 @@ from lifecycle.flows.records import (
     CANCEL,
     DISCARDED,
     DUE_NOW,
+    PRIORITIES,
     UNENDED,
     UNLIMITED,
     Change,
@@ -55,6 +57,7 @@ __all__ = [
     "CREATE_SCHEDULES",
     "CREATE_SIGNALS",
     "FLOW_INDEXES",
+    "JOB_KEYS",
     "QUEUES",
     "Database",
     "Dialect",
@@ -170,6 +173,8 @@ class Dialect:
                 number=self.number,
                 # SQLite uses no index for a term with a plus sign. PostgreSQL chooses by its statistics.
                 unindexed="" if self.locks else "+",
+                # PostgreSQL looks up the elements of an array by their index.
+                chosen="= ANY (ARRAY(SELECT number FROM free))" if self.locks else "IN (SELECT number FROM free)",
                 **self.types,
             )
         return text
@@ -265,11 +270,12 @@ CREATE_FLOWS = (
         PRIMARY KEY (flow, seq)
     ){clustered}""",
 )
+JOB_KEYS = """CREATE INDEX lifecycle_jobs_keys ON lifecycle_jobs (queue, key, rank, number)
+    WHERE state = 'UNCLAIMED' AND due = 0"""
 QUEUES = (
     """CREATE INDEX lifecycle_jobs_ready ON lifecycle_jobs (queue, flow, rank, number)
         WHERE state = 'UNCLAIMED' AND due = 0""",
-    """CREATE INDEX lifecycle_jobs_keys ON lifecycle_jobs (queue, key, rank, number)
-        WHERE key != '' AND state != 'COMPLETE'""",
+    JOB_KEYS,
     # When jobs of queues with a rate limit were claimed.
     "CREATE TABLE lifecycle_job_starts (queue TEXT NOT NULL, at {real} NOT NULL)",
     "CREATE INDEX lifecycle_job_starts_by_queue ON lifecycle_job_starts (queue, at)",
@@ -726,12 +732,37 @@ _PLACES = """(SELECT CASE WHEN min(places) > 0 THEN min(places) ELSE 0 END FROM 
     UNION ALL SELECT :concurrency - (SELECT count(*) FROM lifecycle_jobs WHERE state = 'CLAIMED' AND queue = :queue)
     UNION ALL SELECT :most - (SELECT count(*) FROM lifecycle_job_starts WHERE queue = :queue AND at > :since)
 ) AS rooms)"""
-# A job with a key must be among the first jobs with that key. We count only as far as the limit.
-_OF_KEY = """SELECT 1 FROM lifecycle_jobs AS other WHERE other.queue = :queue AND other.key = j.key
-    AND other.key != '' AND other.state != 'COMPLETE' AND """
-_FREE_KEY = f"""(key = '' OR :key_concurrency > (SELECT count(*) FROM ({_OF_KEY} (other.state = 'CLAIMED'
-    OR (other.due = 0 AND (other.rank, other.number) < (j.rank, j.number) AND OTHERS)) LIMIT :key_concurrency
-    ) AS before))"""  # noqa: S608  # our own columns
+# With a limit per key, the jobs of busy keys must not be read one by one. So ``head`` contains the first jobs of the
+# queue, and if there are too few free ones among them, ``walk`` contains the first jobs of each key. Jobs without a key
+# have no such limit. ``place`` counts the jobs with the same key.
+_FIRST_WITH_KEY = _FIRST_OF.replace("rank FROM", "rank, key FROM")
+_HEAD = """
+SELECT number, key, row_number() OVER (PARTITION BY key ORDER BY rank, number) AS place
+FROM (SELECT * FROM ({}) AS every ORDER BY rank, number LIMIT :limit + 100) AS firsts
+"""
+_NO_HEAD = "SELECT number, key, 0 AS place FROM lifecycle_jobs WHERE false"
+_IS_FREE = """SEEN.place <= CASE SEEN.key WHEN '' THEN :limit
+    ELSE :key_concurrency - coalesce((SELECT jobs FROM busy WHERE busy.key = SEEN.key), 0) END"""
+_OF_HEAD, _OF_WALK = _IS_FREE.replace("SEEN", "head"), _IS_FREE.replace("SEEN", "walk")
+_TOO_FEW = f"(SELECT count(*) FROM head) = :limit + 100 AND (SELECT count(*) FROM head WHERE {_OF_HEAD}) < :limit"  # noqa: S608  # our own text
+_FREE = f"""RECURSIVE busy AS (
+    SELECT key, count(*) AS jobs FROM lifecycle_jobs WHERE state = 'CLAIMED' AND queue = :queue AND key != ''
+    GROUP BY key
+), head AS (HEAD), walk (number, rank, key, place) AS (
+    SELECT CAST(-1 AS BIGINT), -1, '', 0 WHERE TOO_FEW
+    UNION ALL
+    SELECT j.number, j.rank, j.key, CASE j.key WHEN walk.key THEN walk.place + 1 ELSE 1 END
+    FROM walk CROSS JOIN lifecycle_jobs AS j WHERE j.number = (
+        SELECT o.number FROM lifecycle_jobs AS o
+        WHERE o.state = 'UNCLAIMED' AND o.due = 0 AND o.queue = :queue AND FLOWS AND (o.key, o.rank, o.number) > (
+            walk.key,
+            CASE WHEN walk.place < CASE walk.key WHEN '' THEN :limit ELSE :key_concurrency END THEN walk.rank
+                ELSE {len(PRIORITIES)} END,
+            walk.number)
+        ORDER BY o.key, o.rank, o.number LIMIT 1)
+), free AS (
+    SELECT number FROM head WHERE {_OF_HEAD} UNION SELECT number FROM walk WHERE {_OF_WALK}
+), first"""  # noqa: S608  # our own text
 _COUNT_STARTS = """INSERT INTO lifecycle_job_starts (queue, at) SELECT :queue, :now FROM lifecycle_jobs
     WHERE state = 'CLAIMED' AND until = :until AND token = :token AND stamp = :stamp"""
 _FORGET_STARTS = "DELETE FROM lifecycle_job_starts WHERE queue = :queue AND at <= :since"
@@ -876,10 +907,9 @@ class SQLJobs(JobStore):
     def _claiming_with_limits(
         self, flows: Collection[str] | None, limits: Limits, values: dict[str, Any]
     ) -> list[Statement]:
-        some = "true" if flows is None else "FROM.flow {among[flows]}"
-        which = some.replace("FROM.", "j.")
+        text = _CLAIM.replace("WHICH", "true" if flows is None else "j.flow {among[flows]}")
         if limits.key_concurrency is not None:
-            which += " AND " + _FREE_KEY.replace("OTHERS", some.replace("FROM.", "other."))
+            text = _claim_free(None if flows is None else len(flows))
         values |= {
             "concurrency": _EVERY if limits.concurrency is None else limits.concurrency,
             "key_concurrency": limits.key_concurrency,
@@ -888,7 +918,7 @@ class SQLJobs(JobStore):
             "flows": self._sql.listed(flows or ()),
         }
         turn = [self._sql.do(_TURN, values)] if self._sql.locks else []
-        text = _CLAIM.replace("WHICH", which).replace("LIMIT :limit", f"LIMIT {_PLACES}")
+        text = text.replace("LIMIT :limit{skip}", f"LIMIT {_PLACES}{{skip}}")
         counting = (
             [] if limits.limit is None else [self._sql.do(each, values) for each in (_FORGET_STARTS, _COUNT_STARTS)]
         )
@@ -993,6 +1023,20 @@ class SQLJobs(JobStore):
         """Return the claim tokens of processes that have exited."""
         (tokens,) = await self._database.read(self._sql.ask(_TOKENS))
         return [token for (token,) in tokens if not self._presence.alive(token)]
+
+
+@functools.cache
+def _claim_free(flows: int | None) -> str:
+    """Return the statement that claims jobs for so many flows, or for all, in a queue with a limit per key."""
+    free = _FREE.replace("FLOWS", "true" if flows is None else "o.flow {among[flows]}")
+    if flows is None or flows > _PARTS:
+        free = free.replace("TOO_FEW", "true").replace("HEAD", _NO_HEAD)
+    else:
+        firsts = " UNION ALL ".join(_FIRST_WITH_KEY.format(place, place) for place in range(flows))
+        free = free.replace("TOO_FEW", _TOO_FEW).replace("HEAD", _HEAD.format(firsts))
+    # The indexes of all unclaimed jobs do not fit this comparison, so only the free jobs are read.
+    claim = _CLAIM.replace("due = 0 AND", "due <= 0 AND").replace("WHICH", "number {chosen}")
+    return claim.replace("WITH first", f"WITH {free}")
 
 
 def _of_queue(template: str, queue: str | None) -> str:

@@ -13,6 +13,7 @@ from lifecycle.flows.stores.sql import (
     CREATE_SCHEDULES,
     CREATE_SIGNALS,
     FLOW_INDEXES,
+    JOB_KEYS,
     QUEUES,
     Dialect,
     Guarded,
@@ -119,6 +120,7 @@ _JOB_TABLES = Schema(
             "DROP INDEX lifecycle_jobs_ready",
             *map(_SQLITE.text, QUEUES),
         ),
+        ("DROP INDEX lifecycle_jobs_keys", JOB_KEYS),
     ),
     tuple(map(_SQLITE.text, CREATE_JOBS)),
 )
