@@ -910,6 +910,9 @@ async def _limited(call: Call, work: Awaitable[Any]) -> Any:
     if call.timeout is None:
         return await work
     limit = asyncio.timeout(call.timeout)
+    words = "flow %s: step %r was cancelled after its timeout but does not finish"
+    warn = partial(_log.warning, words, current_flow.get(), call.name)
+    grace = asyncio.get_running_loop().call_later(call.timeout + _CANCEL_TIMEOUT, warn)
     try:
         # A thread cannot be stopped. The second cancellation ends the wait for it.
         async with asyncio.timeout(call.timeout + _CANCEL_TIMEOUT), limit:
@@ -918,6 +921,8 @@ async def _limited(call: Call, work: Awaitable[Any]) -> Any:
         if not limit.expired():
             raise
         raise _too_long(call) from None
+    finally:
+        grace.cancel()
     if limit.expired():
         raise _too_long(call)
     return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -320,6 +321,27 @@ async def test_a_step_that_cancels_itself_fails(flows: Flows) -> None:
 
     with pytest.raises(StepFailed, match="CancelledError"):
         await flows.start(order)
+
+
+@pytest.mark.usefixtures("clock")
+async def test_a_step_that_ignores_its_cancellation_is_logged_once(
+    flows: Flows, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def stubborn() -> str:
+        for _ in range(3):
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(30.0)
+        return "done"
+
+    @workflow
+    async def order() -> None:
+        await step(asyncio.sleep, 1.0, timeout=1.5)
+        await step(stubborn, timeout=1.5)
+
+    with pytest.raises(StepFailed, match=r"'2 .*stubborn' took longer than 1\.5 s"):
+        await flows.start(order, id="one")
+    assert caplog.text.count("flow one: step '2 stubborn' was cancelled after its timeout but does not finish") == 1
+    assert "step '1 " not in caplog.text
 
 
 async def test_a_task_brings_its_name_its_retry_and_its_timeout(flows: Flows) -> None:
