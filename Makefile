@@ -15,7 +15,7 @@ LIT    := 3.3.3
 DAGRE  := 3.1.3
 VENDOR := lifecycle/observe/page/vendor
 
-.PHONY: demo test suite uvloop eager matrix lint types mypy pyright audit chaos soak bench bench-check coverage mutants repeats release lock docs pictures page engines clean
+.PHONY: demo test suite uvloop eager matrix lint style types mypy pyright audit chaos soak bench bench-check coverage mutants repeats release lock docs pictures page engines clean
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -32,7 +32,11 @@ $(DEMO): pyproject.toml
 demo: $(DEMO)  ## run the hot reloader on examples/site, with a prompt and a webhook
 	@$(BIN)/python -m examples.demo
 
-test: $(STAMP) lint suite  ## run all tests, lint and type checks; PYTHON=python3.12 selects an interpreter
+# The type checkers use the time in which tests wait, at a lower priority than the tests.
+test: $(STAMP) style  ## run all tests, lint and type checks; PYTHON=python3.12 selects an interpreter
+	@nice $(MAKE) --no-print-directory types >$(VENV)/types.log 2>&1 & checkers=$$!; \
+	$(MAKE) --no-print-directory suite; tests=$$?; \
+	wait $$checkers; types=$$?; cat $(VENV)/types.log; exit $$((tests || types))
 
 # Without bytecode, each program that a test starts would compile the library again.
 suite uvloop eager: export PYTHONDONTWRITEBYTECODE :=
@@ -48,11 +52,13 @@ eager: $(STAMP)  ## run the tests in virtual time with asyncio.eager_task_factor
 matrix: $(STAMP)  ## run all tests on each installed Python, on uvloop and with eager tasks; PYTHONS="python3.12 …" selects interpreters
 	@$(BIN)/python -m tools.matrix $(PYTHONS)
 
-lint: $(STAMP)  ## run ruff, the linter for English (tools/prose.py) and the type checkers
+lint: $(STAMP) style  ## run ruff, the linter for English (tools/prose.py) and the type checkers
+	@$(MAKE) --no-print-directory types
+
+style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m tools.prose
-	@$(MAKE) --no-print-directory types
 
 types: $(STAMP)  ## check the types of the library, of user code (tests/typing), and of every public name
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync mypy pyright
