@@ -1,9 +1,10 @@
 """The command that runs the benchmarks: ``python -m benchmarks [--write | --check] [module ...]``.
 
-Without an option, it prints the figures. ``--write`` also stores them in ``benchmarks/figures.json``, and writes the
-pages ``docs/reference/performance.md`` and ``docs/reference/scaling.md``. Stored figures for other modules are kept.
-``--check`` compares the new figures with the stored figures. It exits with 1 if a figure is worse in two consecutive
-runs by more than the machine's noise. Figures without a limit are not compared, and curves only if they are named.
+Without an option, it prints the figures. After each module, ``--write`` also stores them in
+``benchmarks/figures.json``, and writes the pages ``docs/reference/performance.md`` and ``docs/reference/scaling.md``.
+Stored figures for other modules are kept. ``--check`` compares the new figures with the stored figures. It exits with 1
+if a figure is worse in two consecutive runs by more than the machine's noise. Figures without a limit are not compared,
+and curves only if they are named.
 """
 
 from __future__ import annotations
@@ -45,9 +46,11 @@ def main() -> int:
     then.add_argument("--check", action="store_true", help="exit with 1 if a figure has become worse")
     options = parser.parse_args()
     named = options.modules or [name for name in MODULES if not (options.check and name in _SLOW)]
-    found = {name: _measured(name) for name in named}
-    if options.write:
-        _keep(found)
+    found: dict[str, Any] = {}
+    for name in named:
+        found[name] = _measured(name)
+        if options.write:
+            _keep(found)
     return _check(found) if options.check else 0
 
 
