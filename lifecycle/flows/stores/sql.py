@@ -735,16 +735,16 @@ _PLACES = """(SELECT CASE WHEN min(places) > 0 THEN min(places) ELSE 0 END FROM 
 # With a limit per key, the jobs of busy keys must not be read one by one. So ``head`` contains the first jobs of the
 # queue, and if there are too few free ones among them, ``walk`` contains the first jobs of each key. Jobs without a key
 # have no such limit. ``place`` counts the jobs with the same key.
-_FIRST_WITH_KEY = _FIRST_OF.replace("rank FROM", "rank, key FROM")
+_FIRST_WITH_KEY = _FIRST_OF.replace("rank FROM", "rank, key FROM").replace("100", "20")
 _HEAD = """
 SELECT number, key, row_number() OVER (PARTITION BY key ORDER BY rank, number) AS place
-FROM (SELECT * FROM ({}) AS every ORDER BY rank, number LIMIT :limit + 100) AS firsts
+FROM (SELECT * FROM ({}) AS every ORDER BY rank, number LIMIT :limit + 20) AS firsts
 """
 _NO_HEAD = "SELECT number, key, 0 AS place FROM lifecycle_jobs WHERE false"
 _IS_FREE = """SEEN.place <= CASE SEEN.key WHEN '' THEN :limit
     ELSE :key_concurrency - coalesce((SELECT jobs FROM busy WHERE busy.key = SEEN.key), 0) END"""
 _OF_HEAD, _OF_WALK = _IS_FREE.replace("SEEN", "head"), _IS_FREE.replace("SEEN", "walk")
-_TOO_FEW = f"(SELECT count(*) FROM head) = :limit + 100 AND (SELECT count(*) FROM head WHERE {_OF_HEAD}) < :limit"  # noqa: S608  # our own text
+_TOO_FEW = f"(SELECT count(*) FROM head) = :limit + 20 AND (SELECT count(*) FROM head WHERE {_OF_HEAD}) < :limit"  # noqa: S608  # our own text
 _FREE = f"""RECURSIVE busy AS (
     SELECT key, count(*) AS jobs FROM lifecycle_jobs WHERE state = 'CLAIMED' AND queue = :queue AND key != ''
     GROUP BY key
