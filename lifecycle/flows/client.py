@@ -522,6 +522,8 @@ class RunRegistry:
         self._loader, self._requests = loader, requests
         # The unfinished runs, in start order.
         self._unfinished: dict[str, Run[Any]] = {}
+        # The ids of workflows that were due and that this process took although it had a run for them.
+        self._taken: set[str] = set()
         # All runs that are still referenced.
         self._runs: WeakValueDictionary[str, Run[Any]] = WeakValueDictionary()
         # The flows that this object started or recovered, by name.
@@ -546,7 +548,7 @@ class RunRegistry:
 
     def start(self, plan: Plan, row: FlowRow, *, same: bool = False) -> Run[Any]:
         """Start a run for ``row``. If ``same`` is true, a flow that is already stored must have the same values."""
-        run = self._parked(row.id) or Run(plan, row, self._loader, self._changed, children=self, same=same)
+        run = self._idle(row.id) or Run(plan, row, self._loader, self._changed, children=self, same=same)
         self._runs[row.id] = run
         run.proceed()
         return run
@@ -559,7 +561,7 @@ class RunRegistry:
         """
         self._loader.plan(plan, snapshot.flow.name)
         _check_values(plan, self._loader.codec.decode(snapshot.flow.store))
-        run = self._parked(snapshot.flow.id) or Run(plan, snapshot.flow, self._loader, self._changed, children=self)
+        run = self._idle(snapshot.flow.id) or Run(plan, snapshot.flow, self._loader, self._changed, children=self)
         run.adopt(snapshot)
         self._runs[run.id] = run
         if not run.ended:
@@ -581,7 +583,11 @@ class RunRegistry:
         """Update the registry after a run has started or stopped."""
         if run.ended or run.parked:
             self._drop(run)
-            if run.parked:
+            taken = run.id in self._taken
+            self._taken.discard(run.id)
+            if run.parked and taken:
+                run.proceed()
+            elif run.parked:
                 self._timers.look_again()
         else:
             self._unfinished[run.id] = run
@@ -654,18 +660,26 @@ class RunRegistry:
         self._timers.paused = paused
         self._timers.look_again()
 
-    def _parked(self, id: str) -> Run[Any] | None:  # noqa: A002  # the natural name
-        """Return the run of a workflow that waits, if this process still has it."""
+    def _is_busy(self, id: str) -> bool:  # noqa: A002  # the natural name
+        """Return True if this process runs the flow, or waits for the process that does."""
+        run = self._unfinished.get(id)
+        return run is not None and not run.stopped
+
+    def _idle(self, id: str) -> Run[Any] | None:  # noqa: A002  # the natural name
+        """Return the run of a workflow that waits or was stopped by an error, if this process still has it."""
         run = self._runs.get(id)
-        return run if run is not None and run.parked else None
+        return run if run is not None and (run.parked or run.stopped) and not run.refused else None
 
     async def _continue(self, row: FlowRow) -> None:
         """Take a workflow that is due, and run it, unless another process takes it first."""
-        if row.id in self._unfinished:
+        if self._is_busy(row.id):
             return
         try:
             snapshot = await self._loader.store.take(row.id, self._loader.presence.token, seen=row.epoch)
-            if row.id not in self._unfinished:
+            if self._is_busy(row.id):
+                # The run may have read the row before this process took the workflow.
+                self._taken.add(row.id)
+            else:
                 self.adopt(compile_flow(self._known[row.name]), snapshot)
         except ClaimLost:
             pass

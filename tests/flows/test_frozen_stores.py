@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle.flows import Flows, JobQueue, MemoryStore, linear, task, workflow
+from lifecycle.flows import Flows, FlowState, JobQueue, MemoryStore, linear, sleep, task, workflow
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from lifecycle.flows import Batch, FlowRow
+    from lifecycle.flows import Batch, FlowRow, Snapshot
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -37,6 +38,58 @@ class Frozen(MemoryStore):
         if self.frozen:
             await asyncio.Event().wait()
         return await super().due(names, now=now, limit=limit, others=others)
+
+
+class Slow(MemoryStore):
+    """A store that answers `load`, and carries out `take`, when the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slow = False
+        self.loaded, self.answer = asyncio.Event(), asyncio.Event()
+        self.asked, self.taken, self.take_now = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def load(self, id: str) -> Snapshot:  # noqa: A002  # the natural name
+        snapshot = await super().load(id)
+        if self.slow:
+            self.loaded.set()
+            await self.answer.wait()
+        return snapshot
+
+    async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # the natural name
+        if not self.slow:
+            return await super().take(id, owner, seen=seen)
+        self.asked.set()
+        await self.take_now.wait()
+        self.slow = False
+        self.taken.set()
+        return await super().take(id, owner, seen=seen)
+
+
+@workflow
+async def nap() -> str:
+    await sleep(1.5)
+    return "awake"
+
+
+@pytest.mark.keeps_tasks
+async def test_a_workflow_that_is_started_while_the_timer_takes_it_continues() -> None:
+    store = Slow()
+    async with asyncio.timeout(LIMIT), Flows(store=store, stop_timeout=0.0) as flows:
+        run = flows.start(nap, id="one")
+        await until(lambda: run.parked)
+    async with asyncio.timeout(LIMIT), Flows(store=store, stop_timeout=0.0) as flows:
+        await flows.recover(nap)
+        store.slow = True
+        await store.asked.wait()
+        # The run reads that the workflow waits, and gets this answer when the timer has taken the workflow.
+        run = flows.start(nap, id="one")
+        await store.loaded.wait()
+        store.take_now.set()
+        await store.taken.wait()
+        store.answer.set()
+        await until(lambda: run.ended)
+    assert run.state is FlowState.SUCCESS
 
 
 async def test_flows_whose_end_cannot_be_written_are_left(caplog: pytest.LogCaptureFixture) -> None:
