@@ -106,7 +106,11 @@ def start_task(
     """
     loop = asyncio.get_running_loop()
     if loop.get_task_factory() is not None:
-        work = _later(work)
+        later = _later(work)
+        # The program's tasks are shown with the names of their functions.
+        for attribute in ("__name__", "__qualname__"):
+            setattr(later, attribute, getattr(work, attribute))
+        work = later
     return loop.create_task(work, name=name, context=context)
 
 

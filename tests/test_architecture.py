@@ -106,7 +106,8 @@ def test_methods_named_in_architecture_md_exist() -> None:
     assert [f"{name}.{part}" for name, part in sorted(named) if part not in words.get(name, ())] == []
 
 
-def test_import_lifecycle_alone_loads_nothing_heavy() -> None:
+def test_import_lifecycle_alone_loads_nothing_heavy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LIFECYCLE_LOOP", raising=False)  # it imports asyncio
     assert not loaded_by("import lifecycle") & {"asyncio", *HEAVY}
 
 

@@ -293,7 +293,7 @@ class _Above:
         self._pieces.append(text)
         if "\n" in text:
             try:
-                self._loop.call_soon_threadsafe(self._start, context=self._context)
+                self._loop.call_soon_threadsafe(self._start)
             except RuntimeError:  # the loop is closed
                 self._put(self._take())
         return len(text)

@@ -43,7 +43,8 @@ print(json.dumps([name for name in sys.modules if "." not in name]))
         ["webhook", "send", "--help"],
     ],
 )
-def test_help_and_version_import_nothing_heavy(argv: list[str]) -> None:
+def test_help_and_version_import_nothing_heavy(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LIFECYCLE_LOOP", raising=False)  # it imports asyncio
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM, *argv], capture_output=True, text=True, check=True, timeout=20
     )

@@ -34,7 +34,8 @@ def said(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
     return status, out, err
 
 
-def test_ps_imports_nothing_heavy(sockets: Path) -> None:
+def test_ps_imports_nothing_heavy(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LIFECYCLE_LOOP", raising=False)  # it imports asyncio
     program = "import sys; from lifecycle.cli import main; main(sys.argv[1:]); print(*sys.modules)"
     with speaker(sockets / "app.sock", PROGRAM):
         asked = subprocess.run(
