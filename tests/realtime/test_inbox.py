@@ -361,6 +361,18 @@ async def test_a_debounced_call_has_the_attempt(path: Path) -> None:
     assert receiver.seen == [("b", 2)]
 
 
+@pytest.mark.usefixtures("every_loop")
+async def test_debounced_messages_are_handled_after_the_loop_was_blocked(path: Path) -> None:
+    """The debounce timer is set again for a time in the past. uvloop then returns a handle without a time."""
+    async with receiving(path, debounce=0.5) as receiver:
+        assert await receiver.send("first") == 202
+        await asyncio.sleep(0.01)
+        assert await receiver.send("last") == 202
+        time.sleep(0.6)  # blocks the loop on purpose
+        await receiver.until_empty()
+    assert receiver.seen[-1] == ("last", 1)
+
+
 async def test_an_unreadable_message_is_a_dead_letter_and_delays_no_other(path: Path) -> None:
     await prepared(path)
     with closing(sqlite3.connect(path)) as db, db:

@@ -6,6 +6,7 @@ process is left.
 
 from __future__ import annotations
 
+import http.client
 import re
 import urllib.request
 from pathlib import Path
@@ -102,7 +103,7 @@ def ask(port: int) -> str:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=LIMIT) as answer:
             return str(answer.read().decode()).strip('"')
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return ""
 
 
