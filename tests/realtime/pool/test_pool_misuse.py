@@ -67,13 +67,17 @@ async def test_a_stream_has_one_consumer_at_a_time() -> None:
 # -- workers killed from outside --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("target", "concurrency"), [("Desk", 1), ("Desk", 2), ("Loop", 2)])
+@pytest.mark.usefixtures("every_loop")
+@pytest.mark.parametrize(
+    ("target", "concurrency", "function"),
+    [("Desk", 1, "spin"), ("Desk", 2, "spin"), ("Loop", 2, "spin"), ("Loop", 2, "sleep")],
+)
 async def test_a_worker_terminated_from_outside_fails_its_call_with_the_signal(
-    tmp_path: Path, target: str, concurrency: int
+    tmp_path: Path, target: str, concurrency: int, function: str
 ) -> None:
     """A cancellation that starts inside the worker is not a result of the function."""
     async with pool_of(target, concurrency=concurrency) as pool:
-        call = asyncio.create_task(pool.call("spin", str(tmp_path / "started")))
+        call = asyncio.create_task(pool.call(function, str(tmp_path / "started")))
         await started(tmp_path / "started")
         (worker,) = pool.members()
         kill(worker.pid, signal.SIGTERM)

@@ -351,6 +351,9 @@ class MainExecutor:
         """Accept no more calls. `run` returns when all submitted calls have finished."""
         self._waiting.put(None)
 
+    def wake(self) -> None:
+        """Do nothing, because a signal wakes the main thread."""
+
     def _run_next(self) -> bool:
         while self._waiting.empty() and self._reader.read_once():
             pass
@@ -466,6 +469,9 @@ class ThreadExecutor:
     def close(self) -> None:
         """Accept no more calls. `run` returns when all submitted calls have finished."""
         self._closed.put(None)
+
+    def wake(self) -> None:
+        """Do nothing, because a signal wakes the main thread."""
 
     def _work(self, call: Call) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {STACK_DUMP})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,11 @@ class LoopExecutor:
     def close(self) -> None:
         """Accept no more calls. `run` returns when all submitted calls have finished."""
         self._loop.call_soon_threadsafe(self._closed.set)
+
+    def wake(self) -> None:
+        """Make the loop run Python code, so that the handlers of signals run. uvloop does not do so by itself."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(lambda: None)
 
     async def _serve(self, start: Callable[[], None]) -> None:
         start()

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         def cancel(self, call: Call) -> None: ...
         def credit(self, call: Call, number: int) -> None: ...
         def close(self) -> None: ...
+        def wake(self) -> None: ...
 
 
 __all__ = ["Channel", "Runtime", "SharedReader", "serve"]
@@ -146,7 +147,7 @@ class Runtime:
             if self._closing:
                 executor.close()
             signal.signal(signal.SIGTERM, self._terminated)
-            _SignalRelay().start()
+            _SignalRelay(executor.wake).start()
             self._channel.send(["ready"])
 
         executor.run(start)
@@ -473,10 +474,11 @@ class _SignalRelay:
 
     Python runs signal handlers in the main thread. However, it does not wake the main thread if a different thread
     received the signal, or if the signal arrived just before the main thread began to wait. The relay must be created
-    in the main thread.
+    in the main thread. ``wake`` wakes the executor, for an event loop that an interruption alone does not wake.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake_executor = wake
         self._main = _thread.get_ident()
         # Released once the main thread is awake.
         self._awake = _thread.allocate_lock()
@@ -507,6 +509,7 @@ class _SignalRelay:
         self._awake.acquire(blocking=False)
         while True:
             signal.pthread_kill(self._main, _WAKE)
+            self._wake_executor()
             if self._awake.acquire(timeout=_WAKE_AGAIN):
                 return
 
