@@ -96,7 +96,7 @@ class Flows:
         self.stop_timeout: Final[float] = in_seconds("stop_timeout", stop_timeout, least=0)
         self._threads = LoopThreads("task of a flow", THREADS)
         self._loader = FlowLoader(self.store, self.codec, options or Options(), self.presence, self._threads)
-        self._registry = RunRegistry(self._loader, self.requests)
+        self._registry = RunRegistry(self._loader)
         self._schedules = Schedules(self.store, self._registry.start_created)
         self._open = False
         #: True while all flows are suspended, in which case job queues claim no jobs.
@@ -120,7 +120,7 @@ class Flows:
             raise
         self._open, self.suspended = True, False
         self._registry.pause(paused=False)
-        self.requests.open(self._look)
+        self.requests.open(self._registry.find_unfinished, self._look)
         hooks.component_opened.announce(self, component=self)
         return self
 
@@ -513,13 +513,10 @@ WORKFLOW = "workflow"
 
 
 class RunRegistry:
-    """The runs of one `Flows` object, by flow id, and the flow definitions to use for recovery.
+    """The runs of one `Flows` object, by flow id, and the flow definitions to use for recovery."""
 
-    Other processes use ``requests`` to send requests to unfinished runs.
-    """
-
-    def __init__(self, loader: FlowLoader, requests: ControlChannel) -> None:
-        self._loader, self._requests = loader, requests
+    def __init__(self, loader: FlowLoader) -> None:
+        self._loader = loader
         # The unfinished runs, in start order.
         self._unfinished: dict[str, Run[Any]] = {}
         # The ids of workflows that were due and that this process took although it had a run for them.
@@ -545,6 +542,10 @@ class RunRegistry:
     def get(self, id: str) -> Run[Any] | None:  # noqa: A002  # the natural name
         """Return the run with this id, or None if it is not in this process."""
         return self._runs.get(id)
+
+    def find_unfinished(self, id: str) -> Run[Any] | None:  # noqa: A002  # the natural name
+        """Return the unfinished run with this id, or None."""
+        return self._unfinished.get(id)
 
     def start(self, plan: Plan, row: FlowRow, *, same: bool = False) -> Run[Any]:
         """Start a run for ``row``. If ``same`` is true, a flow that is already stored must have the same values."""
@@ -591,12 +592,10 @@ class RunRegistry:
                 self._timers.look_again()
         else:
             self._unfinished[run.id] = run
-            self._requests.hear(run)
 
     def _drop(self, run: Run[Any]) -> None:
         if self._unfinished.get(run.id) is run:
             del self._unfinished[run.id]
-        self._requests.forget(run)
 
     # -- recovery -----------------------------------------------------------------------------------------------------
 

@@ -63,6 +63,8 @@ class Presence:
         self.losses: int = 0
         # The listeners, by message.
         self._listeners: dict[str, list[Callable[[], object]]] = {}
+        #: Called with each message from any process, including this one. It must not block.
+        self.on_message: Callable[[str], object] | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.name}>"
@@ -126,6 +128,8 @@ class Presence:
 
     def _notify_here(self, news: str) -> None:
         """Call the listeners in this process."""
+        if self.on_message is not None:
+            self.on_message(news)
         for listener in list(self._listeners.get(news, ())):
             listener()
 
@@ -349,8 +353,6 @@ RESUMED = "resumed"
 class Controllable(Protocol):
     """The part of a `Run` that other processes can control."""
 
-    id: str
-
     @property
     def running(self) -> bool: ...
 
@@ -375,51 +377,36 @@ class ControlChannel:
 
     def __init__(self, presence: Presence) -> None:
         self._presence = presence
-        # The runs by id, each with the functions that remove its listeners.
-        self._listening: dict[str, tuple[Controllable, list[Callable[[], None]]]] = {}
-        # Removes the listener for requests to recover unfinished flows.
-        self._own: Callable[[], None] | None = None
 
-    def open(self, recover: Callable[[], object]) -> None:
-        """Call ``recover`` for each request to recover unfinished flows, until `close` is called."""
-        self._own = self._presence.listen(f"{RECOVER} {self._presence.token}", recover)
+    def open(self, find: Callable[[str], Controllable | None], recover: Callable[[], object]) -> None:
+        """Apply each request to the run that ``find`` returns for its id, or call ``recover``, until `close`."""
+
+        def hear(news: str) -> None:
+            request, _, id = news.partition(" ")  # noqa: A001  # the natural name
+            if (apply := _REQUESTS.get(request)) is not None and (run := find(id)) is not None:
+                apply(run)
+            elif request == RECOVER and id == self._presence.token:
+                recover()
+
+        self._presence.on_message = hear
 
     def close(self) -> None:
         """Stop listening."""
-        if self._own is not None:
-            self._own()
-            self._own = None
-        for run, _ in list(self._listening.values()):
-            self.forget(run)
+        self._presence.on_message = None
 
     def ask(self, what: str, whom: str) -> None:
         """Send a request: `SUSPEND` or `RESUME` with a flow's id, or `RECOVER` with a process's token."""
         self._presence.notify(f"{what} {whom}")
 
-    def hear(self, run: Controllable) -> None:
-        """Apply requests to ``run`` instead of an earlier run of the same flow."""
-        if run.id in self._listening:
-            known = self._listening[run.id][0]
-            if known is run:
-                return
-            self.forget(known)
 
-        def resume() -> None:
-            if not run.running and not run.ended:
-                run.proceed()
+def _resume(run: Controllable) -> None:
+    if not run.running and not run.ended:
+        run.proceed()
 
-        silences = [
-            self._presence.listen(f"{FOLLOW} {run.id}", run.be_followed),
-            self._presence.listen(f"{SUSPEND} {run.id}", run.suspend),
-            self._presence.listen(f"{RESUME} {run.id}", resume),
-            self._presence.listen(f"{WAKE} {run.id}", run.wake),
-        ]
-        self._listening[run.id] = (run, silences)
 
-    def forget(self, run: Controllable) -> None:
-        """Stop applying requests to ``run``."""
-        known, silences = self._listening.get(run.id, (None, ()))
-        if known is run:
-            del self._listening[run.id]
-            for silence in silences:
-                silence()
+_REQUESTS: dict[str, Callable[[Controllable], object]] = {
+    FOLLOW: lambda run: run.be_followed(),
+    SUSPEND: lambda run: run.suspend(),
+    RESUME: _resume,
+    WAKE: lambda run: run.wake(),
+}
