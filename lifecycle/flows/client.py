@@ -622,9 +622,11 @@ class RunRegistry:
             rows = await store.flows(name=plan.name, states=_UNFINISHED)
             with_job = await store.jobs(presence).unfinished([row.id for row in rows])
             rows = [row for row in rows if row.id not in with_job]
-            # Run the checks concurrently, since each one may have to wait.
-            await asyncio.gather(*[presence.is_gone(owner) for owner in {row.owner for row in rows} - {""}])
-            runs += [self.start(plan, row) for row in rows if await self._is_left(row)]
+            live = await self._live({row.owner for row in rows})
+            # This process may have started a run in the meantime, so look for runs last.
+            left = [row for row in rows if row.owner not in live and self._is_left(row)]
+            # Without an owner, a run does not check again whether the owner is live.
+            runs += [self.start(plan, row._replace(owner="")) for row in left]
             self._recovered.add(plan.name)
         await self.wake_parents([flow.name for flow in flows])
         return runs
@@ -634,12 +636,17 @@ class RunRegistry:
         if await self._loader.store.wake_parents(names, known=self._known.keys()):
             self._loader.presence.notify(WAKE)
 
-    async def _is_left(self, row: FlowRow) -> bool:
-        if row.state == FlowState.PENDING and row.error:
-            # The flow's job was discarded before the flow started.
-            return False
-        # This process may start a run while it looks for the owner, so check for runs last.
-        return not await self._loader.is_elsewhere(row) and row.id not in self._unfinished
+    async def _live(self, owners: set[str]) -> set[str]:
+        """Return the owners that are other live processes."""
+        presence = self._loader.presence
+        others = list(owners - {"", presence.token})
+        # Run the checks concurrently, since each one may have to wait.
+        gone = await asyncio.gather(*map(presence.is_gone, others))
+        return {owner for owner, is_gone in zip(others, gone, strict=True) if not is_gone}
+
+    def _is_left(self, row: FlowRow) -> bool:
+        # A flow that is PENDING with an error belonged to a job that was discarded before the flow started.
+        return row.id not in self._unfinished and not (row.state == FlowState.PENDING and row.error)
 
     def recover_known(self) -> None:
         """Recover the known flows in the background, because another process has reset a run."""
@@ -743,7 +750,7 @@ class RunRegistry:
             return
         elif known is None and stored.owner == row.owner and not stored.seq:
             self.adopt(plan, Snapshot(stored, {}))
-        elif await self._is_left(stored):
+        elif not await self._loader.is_elsewhere(stored) and self._is_left(stored):
             self.start(plan, stored)
 
     @staticmethod

@@ -210,6 +210,8 @@ class Run(Generic[R_co]):
         self._plan, self._row, self._loader, self._children = plan, row, loader, children
         # True if a flow that is already stored with this id must have the same values.
         self._same = same
+        # True if ``row`` was just read and can be taken, so that it is not loaded again.
+        self._known = row.epoch > 0 and row.state not in (*ENDS, FlowState.WAITING)
         # Set when we should check again whether another process still has the flow.
         self._look_again = asyncio.Event()
         # True if there may be signals that were sent after the flow was created.
@@ -528,7 +530,7 @@ class Run(Generic[R_co]):
         if isinstance(self._engine, WorkflowEngine) and self._engine.machine.state is not EngineState.UNDEFINED:
             self._drop_engine()
         if self._engine is None or not self._mine:
-            snapshot, fresh = await self._loader.open(self._row, same=self._same)
+            snapshot, fresh = await self._open()
             self._mine, self._stored = fresh, True
             self._changed.notify_all()
             if not fresh and (again or snapshot.flow.state not in (*ENDS, FlowState.WAITING)):
@@ -540,10 +542,16 @@ class Run(Generic[R_co]):
             self._use(snapshot, fresh=fresh)
         return self._engine if self._mine else None
 
+    async def _open(self) -> tuple[Snapshot, bool]:
+        if self._known:
+            self._known = False
+            return Snapshot(self._row, {}), False
+        return await self._loader.open(self._row, same=self._same)
+
     async def _take(self, snapshot: Snapshot, *, again: bool) -> Snapshot:
         """Take the flow. If another live process owns it, wait until the flow has ended or this run is suspended."""
         loader, presence, tries = self._loader, self._loader.presence, 0
-        silences = [presence.listen(news, self._look_again.set) for news in (f"{AT_REST} {self.id}", GONE)]
+        silences: list[Callable[[], None]] = []
         try:
             while True:
                 self._look_again.clear()
@@ -564,6 +572,10 @@ class Run(Generic[R_co]):
                     )
                 elif self._suspend_after is not None:
                     return snapshot
+                elif not silences:
+                    # Look again after this, in case the flow has stopped in the meantime.
+                    messages = f"{AT_REST} {self.id}", GONE
+                    silences = [presence.listen(news, self._look_again.set) for news in messages]
                 else:
                     presence.notify(f"{FOLLOW} {self.id}")
                     await wait_within(_POLLING.delay(tries), self._look_again)
