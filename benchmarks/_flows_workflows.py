@@ -1,8 +1,8 @@
 """Workflows: ``python -m benchmarks._flows_workflows CASE NUMBER STORE``, one process per case.
 
 It prints two figures: the wall time and CPU time in seconds. For ``sleeping``, they are the memory of one workflow in
-bytes, and the CPU usage of the idle process in percent of one core. For ``recovery``, they are the seconds until all
-workflows run again, and until all have ended. ``STORE`` is a file or the URL of a server.
+bytes, as reported by tracemalloc, and the CPU usage of the idle process in percent of one core. For ``recovery``, they
+are the seconds until all workflows run again, and until all have ended. ``STORE`` is a file or the URL of a server.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,11 +134,13 @@ def _sleeping(number: int, store: str) -> tuple[float, float]:
     async def measure() -> tuple[float, float]:
         process = psutil.Process()
         async with Flows(store) as flows:
+            tracemalloc.start()
             await _asleep(flows, _AT_ONCE)
-            before = process.memory_info().rss
+            before, _ = tracemalloc.get_traced_memory()
             for _ in range(0, number, _AT_ONCE):
                 await _asleep(flows, _AT_ONCE)
-            after = process.memory_info().rss
+            after, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
             process.cpu_percent()
             await asyncio.sleep(IDLE)
             return (after - before) / number, process.cpu_percent()

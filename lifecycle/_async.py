@@ -34,14 +34,15 @@ class Condition:
     def __init__(self) -> None:
         #: The number of notifications so far. While it is unchanged, a caller has not missed any.
         self.notified: int = 0
-        self._waiters: list[asyncio.Future[None]] = []
+        # None until a task waits, because there may be many thousands of conditions.
+        self._waiters: list[asyncio.Future[None]] | None = None
 
     def notify_all(self) -> None:
         """Wake every waiter."""
         self.notified += 1
         if not self._waiters:
             return
-        waiters, self._waiters = self._waiters, []
+        waiters, self._waiters = self._waiters, None
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -49,13 +50,15 @@ class Condition:
     async def wait(self) -> None:
         """Wait for the next notification."""
         waiter = asyncio.get_running_loop().create_future()
+        if self._waiters is None:
+            self._waiters = []
         self._waiters.append(waiter)
         try:
             await waiter
         finally:
             # A waiter that was notified is no longer in the list. With a thousand waiters, searching for it would take
             # each of them a thousand steps.
-            if waiter.cancelled() and waiter in self._waiters:
+            if waiter.cancelled() and self._waiters and waiter in self._waiters:
                 self._waiters.remove(waiter)
 
 

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections import deque
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 
 from lifecycle import hooks
@@ -155,8 +154,11 @@ class FlowLoader:
                 f"the stored state of flow {snapshot.flow.id!r} is damaged or from a different version ({error}); "
                 "restore a backup, or start the flow with a different id"
             ) from error
-        engine.on_sent = partial(self.presence.notify, SENT)
+        engine.on_sent = self._notify_sent
         return engine
+
+    def _notify_sent(self) -> None:
+        self.presence.notify(SENT)
 
     def _workflow_engine(
         self, plan: Plan, snapshot: Snapshot, sender: object, children: Children, *, fresh: bool
@@ -557,13 +559,7 @@ class Run(Generic[R_co]):
                 self._look_again.clear()
                 # If the flow belongs to a job, the next process that claims the job continues the flow.
                 if not (await loader.is_elsewhere(snapshot.flow) or (tries and await loader.has_job(self.id))):
-                    try:
-                        taken = await loader.take(snapshot)
-                    except ClaimLost:
-                        if again:
-                            raise
-                    else:
-                        self._mine = True
+                    if (taken := await self._try_to_take(snapshot, again=again)) is not None:
                         return taken
                 elif again:
                     raise ClaimLost(
@@ -574,8 +570,7 @@ class Run(Generic[R_co]):
                     return snapshot
                 elif not silences:
                     # Look again after this, in case the flow has stopped in the meantime.
-                    messages = f"{AT_REST} {self.id}", GONE
-                    silences = [presence.listen(news, self._look_again.set) for news in messages]
+                    silences = self._listen(f"{AT_REST} {self.id}", GONE)
                 else:
                     presence.notify(f"{FOLLOW} {self.id}")
                     await wait_within(_POLLING.delay(tries), self._look_again)
@@ -588,6 +583,19 @@ class Run(Generic[R_co]):
         finally:
             for silence in silences:
                 silence()
+
+    async def _try_to_take(self, snapshot: Snapshot, *, again: bool) -> Snapshot | None:
+        try:
+            taken = await self._loader.take(snapshot)
+        except ClaimLost:
+            if again:
+                raise
+            return None
+        self._mine = True
+        return taken
+
+    def _listen(self, *messages: str) -> list[Callable[[], None]]:
+        return [self._loader.presence.listen(each, self._look_again.set) for each in messages]
 
     def _use(self, snapshot: Snapshot, *, fresh: bool = False) -> None:
         self._row = self._row._replace(error=snapshot.flow.error, parent=snapshot.flow.parent)

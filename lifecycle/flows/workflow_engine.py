@@ -128,8 +128,6 @@ class WorkflowEngine:
         self._records = WorkflowLog(snapshot)
         #: Notified after changes are stored and announced.
         self.changed: Condition = Condition()
-        #: Called in order with each change after it is stored. If a listener raises an error, the engine stops.
-        self.listeners: list[Callable[[Change], object]] = []
         #: Called with each engine state.
         self.watchers: list[Callable[[EngineState], object]] = []
         #: Called once events sent by steps have been stored.
@@ -152,18 +150,17 @@ class WorkflowEngine:
         self._signals: dict[str, deque[SignalRow]] = {}
         self._cancelling: list[str] = []
         self._branches: set[Branch] = set()
-        self._tasks: set[asyncio.Task[Any]] = set()
         # The branches' waits, oldest first, and the number of branches that are not at rest.
         self._waits: dict[_Wait, None] = {}
         self._active = 0
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timers: tuple[asyncio.TimerHandle, ...] = ()
         self._parking: asyncio.TimerHandle | None = None
         # Why the engine stops before the function has ended: the state to store, or an error.
         self._stop: FlowState | BaseException | None = None
         self._suspending = False
         self._undoing = False
         self._checking = False
-        self._undos: list[Call] = []
+        self._undos: tuple[Call, ...] = ()
         self._error: BaseException | None = None
         self._undo_failed = False
 
@@ -210,11 +207,11 @@ class WorkflowEngine:
             return False
         self._suspending = self._records.move(FlowState.SUSPENDING)
         self._write_soon()
-        if not self._active and self._tasks:
+        if not self._active and self._branches:
             self._stop_with(FlowState.SUSPENDED)
         elif cancel_after is not None:
             loop = asyncio.get_running_loop()
-            self._timers.append(loop.call_later(cancel_after, self._stop_with, FlowState.SUSPENDED))
+            self._timers += (loop.call_later(cancel_after, self._stop_with, FlowState.SUSPENDED),)
         return True
 
     def wake(self) -> None:
@@ -273,26 +270,24 @@ class WorkflowEngine:
     def _begin(self) -> asyncio.Task[Any]:
         loop = asyncio.get_running_loop()
         # If nothing else is written soon, show that the workflow is running.
-        self._timers.append(loop.call_later(GRACE, self._write_soon))
+        self._timers += (loop.call_later(GRACE, self._write_soon),)
         if self.flow.state in ENDS:
             # From now on, the workflow can receive signals again.
             self._write_soon()
         self._enter(EngineState.SCHEDULING)
         self._active = 1
-        main = self._start(Branch(self), self._execute())
-        main.add_done_callback(lambda _: self._news.set())
-        return main
+        return self._start(Branch(self), self._execute())
 
     def _start(self, branch: Branch, work: Awaitable[Any]) -> asyncio.Task[Any]:
         branch.task = task = start_task(_within(branch, work), name=f"{self.id} {branch.prefix}")
         self._branches.add(branch)
-        self._tasks.add(task)
         task.add_done_callback(partial(self._ended, branch, work))
         return task
 
     def _ended(self, branch: Branch, work: Awaitable[Any], task: asyncio.Task[Any]) -> None:
         self._branches.discard(branch)
-        self._tasks.discard(task)
+        if not branch.prefix:
+            self._news.set()
         _close(work)
         if not task.cancelled():
             # `gather` raises the error. If it has been cancelled, asyncio would log the error.
@@ -342,7 +337,7 @@ class WorkflowEngine:
         before = self._records.result, _described(self._error)
         self._checking = True
         self._records.unvisited = set(self._records.rows)
-        self._undos.clear()
+        self._undos = ()
         BRANCH.get().count = 0
         await self._call_function()
         self._checking = False
@@ -439,8 +434,6 @@ class WorkflowEngine:
     def _announce(self, change: Change) -> None:
         if change.kind == "flow":
             self.flow.to(FlowState(change.new), change.reason)
-        for listener in self.listeners:
-            listener(change)
         if hooks.flow_changed.receivers:
             hooks.flow_changed.announce(self._sender, change=change)
 
@@ -597,9 +590,14 @@ class WorkflowEngine:
         finally:
             hooks.flow_task_ended.announce(self._sender, task=task, error=failure)
 
-    async def _invoke(self, call: Call) -> Any:
-        if is_async(call.fn):
-            return await _limited(call, call.fn(*call.args, **call.kwargs))
+    def _invoke(self, call: Call) -> Awaitable[Any]:
+        """Call a function, and limit the time that it takes."""
+        if not is_async(call.fn):
+            return self._in_a_thread(call)
+        work = call.fn(*call.args, **call.kwargs)
+        return work if call.timeout is None else _limited(call, work)
+
+    async def _in_a_thread(self, call: Call) -> Any:
         # Waiting for a thread does not count towards the timeout.
         await self._threads.slots.acquire()
         try:
@@ -616,7 +614,7 @@ class WorkflowEngine:
     def undo(self, call: Call) -> None:
         """Register a call for the case that the workflow fails."""
         self._find(call.name, "undo")
-        self._undos.append(call)
+        self._undos += (call,)
 
     def patch(self, branch: Branch, name: str) -> bool:
         """Return True if the new code must run."""
@@ -865,7 +863,7 @@ class WorkflowEngine:
 
     async def _halt(self) -> None:
         """Cancel the function and its steps. A function that does not stop in time is abandoned."""
-        tasks = {task for task in self._tasks if not task.done()}
+        tasks = {task for branch in self._branches if (task := branch.task) is not None and not task.done()}
         if tasks and self._stop is None:
             self._stop = asyncio.CancelledError("the engine stops")
         for timer in self._timers:
@@ -880,7 +878,7 @@ class WorkflowEngine:
                 _log.warning("flow %s: a step was cancelled but did not finish; it was abandoned", self.id)
                 # It may wait for a thread. Cancelling it a second time ends that wait.
                 task.cancel()
-            self._tasks.clear()
+            self._branches.clear()
 
 
 async def _within(branch: Branch, work: Awaitable[Any]) -> Any:

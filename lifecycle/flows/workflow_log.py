@@ -52,9 +52,10 @@ class WorkflowLog:
         self._seq = snapshot.flow.seq
         self._dirty: dict[str, StepRow] = {}
         self._changes: list[Change] = []
-        self._sent: list[OutboxRow] = []
-        self._taken: list[int] = []
-        self._children: list[FlowRow] = []
+        # Tuples, because they are usually empty, and the garbage collector visits each empty list.
+        self._sent: tuple[OutboxRow, ...] = ()
+        self._taken: tuple[int, ...] = ()
+        self._children: tuple[FlowRow, ...] = ()
         for row in snapshot.steps.values():
             self._load(row)
         #: The recorded operations that the function has not called yet.
@@ -234,15 +235,15 @@ class WorkflowLog:
 
     def send(self, rows: Sequence[OutboxRow]) -> None:
         """Write these sent events along with the next rows."""
-        self._sent += rows
+        self._sent += tuple(rows)
 
     def take(self, number: int) -> None:
         """Record that a signal was received, along with the next rows."""
-        self._taken.append(number)
+        self._taken += (number,)
 
     def create(self, child: FlowRow) -> None:
         """Create a child along with the next rows."""
-        self._children.append(child)
+        self._children += (child,)
 
     @property
     def seq(self) -> int:
@@ -253,9 +254,9 @@ class WorkflowLog:
         """Return everything that has not been written yet, for one transaction. ``ends`` are more fields of it."""
         rows, self._dirty = list(self._dirty.values()), {}
         changes, self._changes = self._changes, []
-        sent, self._sent = self._sent, []
-        taken, self._taken = self._taken, []
-        children, self._children = self._children, []
+        sent, self._sent = self._sent, ()
+        taken, self._taken = self._taken, ()
+        children, self._children = self._children, ()
         self.urgent = False
         flow = self.flow
         return Batch(
