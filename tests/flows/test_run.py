@@ -17,7 +17,9 @@ from lifecycle.flows import (
     FlowError,
     Flows,
     InvalidState,
+    MemoryStore,
     Options,
+    Presence,
     StepFailed,
     Task,
     Times,
@@ -447,6 +449,39 @@ async def test_an_interrupted_flow_continues_when_it_is_recovered(reopened: Call
         assert await run == {"a": "A", "held": "done"}
         assert await flows.recover(flow) == []
     assert log == ["a"]
+
+
+class Watchful(Presence):
+    """A presence for several processes that counts the checks, and finds that all others have exited."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checked: list[str] = []
+
+    @property
+    def token(self) -> str:
+        return self.name
+
+    async def is_gone(self, token: str) -> bool:
+        self.checked.append(token)
+        return True
+
+
+class WatchedStore(MemoryStore):
+    def presence(self) -> Presence:
+        return Watchful()
+
+
+async def test_recovery_checks_each_owner_once() -> None:
+    store, held = WatchedStore(), Held()
+    async with Flows(store=store, stop_timeout=0.0) as first:
+        for number in range(3):
+            await first.start(held.task, id=str(number)).stored()
+    held.go_on.set()
+    async with Flows(store=store) as second:
+        assert await asyncio.gather(*await second.recover(held.task)) == [{"held": "done"}] * 3
+        assert isinstance(second.presence, Watchful)
+        assert second.presence.checked == [first.presence.token]
 
 
 async def test_flows_suspend_and_resume_all_runs(flows: Flows) -> None:
