@@ -393,7 +393,9 @@ class ThreadCall(Call):
 
     def __init__(self, *items: Any) -> None:
         super().__init__(*items)
-        self._lock = _thread.allocate_lock()
+        # Reentrant, because from Python 3.14 Cancelled may be raised after `with` acquires the lock and before it
+        # promises to release it. Only this thread uses the lock after that.
+        self._lock = _thread.RLock()
         self._thread: int | None = None
 
     def enter(self) -> None:
@@ -412,9 +414,9 @@ class ThreadCall(Call):
 
     def interrupt(self) -> None:
         """Request that Python raise `Cancelled` in the call, if it is open."""
+        if self.cancelled:
+            return
         with self._lock:
-            if self.cancelled:
-                return
             self.cancelled = True
             if self._thread is not None:
                 _raise_in(self._thread, Cancelled)
