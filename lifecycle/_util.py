@@ -14,6 +14,7 @@ from contextvars import ContextVar
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
+    from pathlib import Path
     from typing import Any
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "current_span",
     "current_worker",
     "error_text",
+    "file_mode",
     "mark_logged",
     "message_of",
     "name_of",
@@ -40,6 +42,20 @@ current_span: ContextVar[str] = ContextVar("lifecycle_traceparent", default="")
 
 _LOGGED = "_lifecycle_logged"
 _NO_MESSAGE = "(its message cannot be read"
+
+
+def file_mode(path: Path) -> int:
+    """Return the mode of the file at ``path``, or 0 if there is no file.
+
+    Raises:
+        PermissionError: if a parent directory cannot be searched; from Python 3.14, `Path.exists` returns False.
+    """
+    try:
+        return path.stat().st_mode
+    except PermissionError:
+        raise
+    except (OSError, ValueError):
+        return 0
 
 
 def name_of(fn: object) -> str:

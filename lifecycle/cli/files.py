@@ -9,8 +9,10 @@ import re
 import tomllib
 from contextlib import contextmanager
 from pathlib import Path
+from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from lifecycle._util import file_mode
 from lifecycle.cli.output import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -226,7 +228,7 @@ def check_file(file: Path, schema: Schema, *, lacks: str, given_to: str) -> None
         UsageError: if the file does not exist or does not contain the schema.
     """
     advice = f"use the path that your program passes to {given_to}(…)"
-    if not file.is_file():
+    if not S_ISREG(file_mode(file)):
         raise UsageError(f"no such file: {file}; {advice}")
     if not _has(file, schema):
         raise UsageError(f"{file} {lacks}; {advice}")

@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 import os
 import re
-import stat
 import warnings
 from codecs import BOM_UTF8
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from lifecycle._util import file_mode
 from lifecycle.cli.files import read_text
 from lifecycle.cli.options import Glob
 from lifecycle.cli.output import ConfigError
@@ -162,7 +163,7 @@ def _global_excludes() -> Path:
 
 def repository(start: Path) -> Path | None:
     """Return the top directory of the repository that contains ``start``, found by its ``.git`` directory or file."""
-    return next((each for each in (start, *start.parents) if (each / ".git").exists()), None)
+    return next((each for each in (start, *start.parents) if file_mode(each / ".git")), None)
 
 
 def _stamp(file: str) -> tuple[int, int, int] | None:
@@ -227,7 +228,7 @@ class PathRules:
         self._outputs = frozenset(outputs)
         self._otherwise: Action = settings.change
         self._env_file = absolute(settings.env_file, here) if settings.env_file else None
-        bases = [root if root.is_dir() else root.parent for root in self._roots]
+        bases = [root if S_ISDIR(file_mode(root)) else root.parent for root in self._roots]
         self._git = tuple(map(GitIgnore, bases)) if settings.gitignore else ()
         self._listed = _ignore_lists([absolute(file, here) for file in settings.ignore_file], here, bases)
 
@@ -238,8 +239,11 @@ class PathRules:
     @property
     def files(self) -> tuple[Path, ...]:
         """The absolute paths of the watched directories, and of watched files outside these directories."""
-        flat = [each for path in self._flat for each in (path.iterdir() if path.is_dir() else [path])]
-        return (*self._roots[: len(self._roots) - len(self._flat)], *(each for each in flat if each.is_file()))
+        flat = [each for path in self._flat for each in (path.iterdir() if S_ISDIR(file_mode(path)) else [path])]
+        return (
+            *self._roots[: len(self._roots) - len(self._flat)],
+            *(each for each in flat if S_ISREG(file_mode(each))),
+        )
 
     def select(self, paths: Iterable[Path]) -> list[Path]:
         """Return the ``paths`` that are not ignored. Each ignore file is checked only once."""
@@ -326,7 +330,7 @@ def _identity(file: Path | int) -> tuple[int, int] | None:
         status = os.stat(file)  # noqa: PTH116  # may be a descriptor
     except OSError:
         return None
-    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+    return (status.st_dev, status.st_ino) if S_ISREG(status.st_mode) else None
 
 
 def absolute(path: Path, here: Path) -> Path:

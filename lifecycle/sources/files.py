@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias, cast
 
 from lifecycle._durations import in_seconds, in_seconds_or_none
+from lifecycle._util import file_mode
 from lifecycle.events import Change, FileEvent
 from lifecycle.sources._file_tree import DEFAULT_IGNORES, Rules, Tree, may_read
 
@@ -200,7 +201,7 @@ class FileWatchSource:
 
     def _new_tree(self) -> Tree:
         for path in self.paths:
-            if not path.exists():
+            if not file_mode(path):
                 reason = "the path does not exist; create it first, or watch the directory above it"
                 raise FileNotFoundError(errno.ENOENT, reason, str(path))
             watched = path if path.is_dir() else path.resolve().parent

@@ -23,6 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TextIO, TypeAlias, runtime_checkable
 
+from lifecycle._util import file_mode
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
@@ -122,7 +124,7 @@ def find_program(program: str, command: Command) -> str:
     at = Path(command.cwd or "", program)
     found = _found(at if os.sep in program else program, command)
     if found is None:
-        code = errno.EACCES if os.sep in program and at.exists() else errno.ENOENT
+        code = errno.EACCES if os.sep in program and file_mode(at) else errno.ENOENT
         raise OSError(code, os.strerror(code), program)
     return str(found)
 

@@ -8,8 +8,10 @@ import signal as signals
 from dataclasses import KW_ONLY, dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
+from lifecycle._util import file_mode
 from lifecycle.backoff import Backoff
 from lifecycle.cli import options
 from lifecycle.cli.files import did_you_mean, interpolated, load_table, read_env, read_text, shown, texts
@@ -389,13 +391,13 @@ def _directory(value: Any, base: Path) -> Path:
     [text] = texts("cwd", value) if isinstance(value, str) else [""]
     if not text:
         raise ValueError(f"cwd = {shown(value)} is not a path; use the directory to run the process in")
-    if not (base / text).is_dir():
+    if not S_ISDIR(file_mode(base / text)):
         raise ValueError(f"cwd = {shown(value)}: {base / text} is not a directory; create it, or correct the path")
     return base / text
 
 
 def _watched(path: Path, base: Path) -> Path:
-    if not (base / path).exists():
+    if not file_mode(base / path):
         raise ValueError(f'watch = "{path}": {base / path} does not exist; create it, or correct the path')
     return base / path
 
@@ -432,7 +434,7 @@ def find_file(here: Path) -> Path:
     for directory in (here, *here.parents):
         for name, table in _FILES.items():
             file = directory / name
-            if file.is_file() and (not table or load_table(file, *table) is not None):
+            if S_ISREG(file_mode(file)) and (not table or load_table(file, *table) is not None):
                 return file
     raise ConfigError(
         "nothing to run: found no Procfile, no process-compose.yaml, no lifecycle.toml with [processes.NAME] and no "
@@ -450,7 +452,7 @@ def read_file(file: Path, *shared: Path, warn: Callable[[str], object] = lambda 
     Raises:
         ConfigError: if the file does not exist, is invalid, or defines no processes.
     """
-    if not file.exists():
+    if not file_mode(file):
         raise ConfigError(f"{file}: no such file")
     names = _FILES["pyproject.toml" if file.name == "pyproject.toml" else "lifecycle.toml"]
     if file.suffix in (".yaml", ".yml"):

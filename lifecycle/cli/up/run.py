@@ -10,11 +10,13 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
+from stat import S_ISREG
 from typing import TYPE_CHECKING, Final
 
 from lifecycle import hooks
 from lifecycle._async import start_task
 from lifecycle._steering.answers import refused, reply
+from lifecycle._util import file_mode
 from lifecycle.cli.files import did_you_mean, permissions_checked
 from lifecycle.cli.logs import console_for, logging_to
 from lifecycle.cli.output import DONE, FAILED, CliError, UsageError, write
@@ -79,7 +81,7 @@ def up(settings: UpSettings) -> int:
 def env_files_of(given: Sequence[Path], file: Path) -> tuple[Path, ...]:
     """Return the shared env files: the ``given`` files or, by default, ``.env`` in the directory of ``file``."""
     for each in given:
-        if not each.is_file():
+        if not S_ISREG(file_mode(each)):
             raise UsageError(f"--env-file {each}: no such file")
     return tuple(each.absolute() for each in given) or (file.parent / ".env",)
 

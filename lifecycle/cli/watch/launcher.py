@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
+from lifecycle._util import file_mode
 from lifecycle.cli.files import read_env
 from lifecycle.cli.output import CliError, UsageError, is_terminal, write
 from lifecycle.errors import StopTree
@@ -309,7 +310,7 @@ def _why_not(name: str, directory: Path) -> str:
         )
         return f"{name!r}: command not found on PATH{here}"
     path = directory / name
-    if not path.exists():
+    if not file_mode(path):
         return f"{name!r}: no such file"
     if path.is_dir():
         return f"{name!r}: is a directory, not a program"

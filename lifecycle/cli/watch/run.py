@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, Any
 
 from lifecycle._steering.answers import current_answer, refused, reply
+from lifecycle._util import file_mode
 from lifecycle.cli.files import permissions_checked
 from lifecycle.cli.logs import console_for, logging_to
 from lifecycle.cli.output import FAILED, ConfigError, UsageError
@@ -211,13 +213,13 @@ class _Program:
 
 
 def _require_paths(settings: Settings, *, typed: bool) -> None:
-    if settings.workdir is not None and not settings.workdir.is_dir():
+    if settings.workdir is not None and not S_ISDIR(file_mode(settings.workdir)):
         raise UsageError(f"--workdir {settings.workdir}: no such directory; create it, or use another")
     for file in (*settings.filter_file, *settings.ignore_file):
-        if not file.is_file():
+        if not S_ISREG(file_mode(file)):
             raise UsageError(f"{str(file)!r}: no such file; correct --filter-file or --ignore-file")
     for path in (*settings.paths, *settings.watch_non_recursive):
-        if path.exists():
+        if file_mode(path):
             continue
         missing = f"{str(path)!r}: no such file or directory to watch"
         if not typed:
