@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import _thread
 import asyncio
-import faulthandler
 import os
 import sys
 import traceback
@@ -159,13 +158,12 @@ def _write_to_descriptor(text: str) -> None:
 
 
 def _threads() -> str:
-    import tempfile  # rarely needed, and slow to import
-
-    # faulthandler writes only to descriptors, and sys.stderr may not have one.
-    with tempfile.TemporaryFile() as file:
-        faulthandler.dump_traceback(file, all_threads=True)
-        file.seek(0)
-        return file.read().decode("utf-8", "replace")
+    # From Python 3.14, a dump by faulthandler ends at the first thread that is still starting.
+    current = _thread.get_ident()
+    return "\n".join(
+        f"{'Current thread' if ident == current else 'Thread'} {ident:#x}:\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # documented
+    )
 
 
 # -- the terminal -----------------------------------------------------------------------------------------------------
