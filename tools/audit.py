@@ -13,6 +13,7 @@ import tomllib
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,8 +55,13 @@ def advisories(source: str, name: str, version: str) -> Iterator[str]:
         OSError: if the source cannot be reached, or does not know the version.
         ValueError: if its answer is not JSON with a list of vulnerabilities.
     """
-    with urllib.request.urlopen(f"{source}/{name}/{version}/json", timeout=SECONDS) as answer:  # the developer's URL
-        release = json.load(answer)
+    url = f"{source}/{name}/{version}/json"  # the developer's URL
+    try:
+        with urllib.request.urlopen(url, timeout=SECONDS) as answer:
+            release = json.load(answer)
+    except HTTPError as error:
+        error.close()
+        raise
     if not isinstance(release, dict) or "vulnerabilities" not in release:
         raise ValueError("the answer has no list of vulnerabilities")
     for each in release["vulnerabilities"]:

@@ -36,7 +36,8 @@ _HANG, _LONGEST = 10, 2048
 def storm(seconds: float, seed: int, *, target: str) -> Report:
     """Fuzz one target."""
     if importlib.util.find_spec("atheris") is None:
-        pytest.skip("atheris is not installed; it has wheels for Linux on x86-64 and Python 3.11 to 3.13")
+        missing = "has no wheel for this Python" if sys.version_info >= (3, 14) else "is not installed"
+        pytest.skip(f"atheris {missing}; it has wheels for Linux on x86-64 and Python 3.11 to 3.13")
     with tempfile.TemporaryDirectory() as directory:
         options = [
             f"-max_total_time={max(1, round(seconds))}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -291,7 +292,7 @@ async def test_a_pool_is_refreshed_rather_than_ended() -> None:
         async def refresh(self) -> None:
             refreshed.append(self.name)
 
-    assert asyncio.iscoroutinefunction(Pool.refresh), "pools are recognized by their async refresh method"
+    assert inspect.iscoroutinefunction(Pool.refresh), "pools are recognized by their async refresh method"
     async with steered(Router()) as (_, console):
         pools = Supervisor("pools", Spec("crunch", lambda: Refreshed("crunch", forever)))
         async with pools, Refreshed("alone", forever):

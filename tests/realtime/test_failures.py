@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROGRAM = """
-import asyncio, os, sys
+import asyncio, inspect, os, sys
 
 from lifecycle import *
 
@@ -51,7 +51,7 @@ def own_hook():
 
 if __name__ == "__main__":
     main = globals()[sys.argv[1]]
-    run(main if asyncio.iscoroutinefunction(main) else main())
+    run(main if inspect.iscoroutinefunction(main) else main())
 """
 
 

@@ -428,7 +428,7 @@ class TestForeground:
         seen.sees("after 25")
         seen.presses("c")
         seen.sees("Program interrupted")
-        seen.types("q")
+        seen.types("import os; os._exit(1)")
         seen.sees("exited with status 1")
         seen.presses("c")
         seen.ends(0)

@@ -214,7 +214,7 @@ def test_debugger_works_after_ctrl_c_ctrl_z_and_fg(screen: Screen, tmp_path: Pat
     screen.sees("after 42")
     screen.presses("C-c")
     screen.sees("Program interrupted")
-    screen.types("q")
+    screen.types("import os; os._exit(1)")
     screen.sees("exited with status 1 .*; waiting for a change")
     screen.presses("C-c")
     screen.sees(r"shell>\s*$")

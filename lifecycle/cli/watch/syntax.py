@@ -169,5 +169,6 @@ async def _output(argv: Sequence[str], question: bytes = b"", *, errors: bool = 
             # Kill the whole group, because other processes in it would keep the pipes open.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            # Unlike wait(), this also closes the pipes.
+            await process.communicate()
     return output[errors] or b""

@@ -153,7 +153,7 @@ class Decoder:
         if types is None:
             raise ProtocolError(f"{frame[0]!r:.200} is not a known tag; the known tags are {', '.join(self._known)}")
         if len(frame) != len(types) + 1 or not all(map(isinstance, frame[1:], types)):
-            items = ", ".join(getattr(each, "__name__", str(each)) for each in types)
+            items = ", ".join(each.__name__ if isinstance(each, type) else str(each) for each in types)
             raise ProtocolError(f"{frame!r:.200} is not a valid {frame[0]!r} frame; the item types are {items}")
         return frame
 

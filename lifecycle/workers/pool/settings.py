@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType, ModuleType, NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
@@ -339,7 +340,8 @@ def function_name(function: str | Callable[..., Any]) -> str:
                 f"function must be the name of a function or method, or 'module:function', got {function!r}"
             )
         return function
-    if not inspect.isroutine(function):
+    # Python 3.14 considers a partial object to be a routine.
+    if isinstance(function, partial) or not inspect.isroutine(function):
         raise TypeError(f"expected a function, or the name of a function or method, got {function!r}")
     if (why := _why_not(function)) is not None:
         raise ValueError(f"{function!r} cannot be called in a worker, which finds functions by name, and {why}")

@@ -34,7 +34,7 @@ from lifecycle.workers.pool.protocol import (
 )
 
 NESTED: list[Any] = []
-for _ in range(100_000):
+for _ in range(200_000):
     NESTED = [NESTED]
 
 
@@ -56,13 +56,13 @@ def test_bytes_are_transferred_unless_the_codec_has_none(name: str) -> None:
         ("msgpack", iter(()), "type tuple_iterator"),
         ("msgpack", 2**70, "msgpack cannot encode the value"),
         ("msgpack", "\ud800", "surrogates"),
-        ("msgpack", NESTED, "recursion"),
+        ("msgpack", NESTED, "recursion|Stack overflow"),
         ("json", b"bytes", "type bytes"),
         ("json", object(), "type object"),
         ("json", float("nan"), "Out of range"),
-        ("json", NESTED, "recursion"),
+        ("json", NESTED, "recursion|Stack overflow"),
         ("pickle", threading.Lock(), "lock"),
-        ("pickle", NESTED, "recursion"),
+        ("pickle", NESTED, "recursion|Stack overflow"),
     ],
     ids=lambda value: value if isinstance(value, str) and value.isascii() else type(value).__name__,
 )
