@@ -23,10 +23,7 @@ from lifecycle.cli.options import Glob
 from lifecycle.cli.output import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from pathspec import GitIgnoreSpec
-    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from lifecycle.cli.options import Action
     from lifecycle.cli.watch.settings import Settings
@@ -49,11 +46,24 @@ _POSIX_CLASS = re.compile(r"\[[^]]*\[[:.=]").search
 _log = logging.getLogger("lifecycle.cli")
 
 
+class _Rule(NamedTuple):
+    """One line of an ignore file: whether it ignores the paths in which ``search`` finds its pattern."""
+
+    ignores: bool
+    search: Callable[[str], re.Match[str] | None]
+
+    def matches(self, path: str) -> bool:
+        """Return whether the rule matches ``path`` itself. A match that ends before is one of a parent directory."""
+        found = self.search(path)
+        # pathspec's only group is the slash after the name of a directory.
+        return found is not None and (found.lastgroup is None or found.end() == len(path))
+
+
 class _IgnoreFile(NamedTuple):
-    """An ignore file's rules as of the last read. ``spec`` is None if the file does not exist."""
+    """An ignore file's rules as of the last read, the last one first. There are none if it does not exist."""
 
     stamp: tuple[int, int, int] | None
-    spec: GitIgnoreSpec | None
+    rules: tuple[_Rule, ...]
 
 
 class _Directory(NamedTuple):
@@ -61,15 +71,16 @@ class _Directory(NamedTuple):
 
     #: True if this directory or a parent directory is ignored.
     ignored: bool
-    #: The rules, each with the depth of the file that contains it. Rules from the nearest file come first.
-    specs: tuple[tuple[int, GitIgnoreSpec], ...]
+    #: The rules of each file, with the file's depth. The nearest file comes first.
+    files: tuple[tuple[int, tuple[_Rule, ...]], ...]
 
     def ignores(self, parts: tuple[str, ...], *, is_dir: bool) -> bool:
-        """Return whether the entry at ``parts`` is ignored by the first ignore file that has a rule for it."""
-        for depth, spec in self.specs:
-            ignored = spec.check_file("/".join(parts[depth:]) + ("/" if is_dir else "")).include
-            if ignored is not None:
-                return ignored
+        """Return whether the first ignore file that has a rule for the entry at ``parts`` ignores it."""
+        for depth, rules in self.files:
+            path = "/".join(parts[depth:]) + ("/" if is_dir else "")
+            for rule in rules:
+                if rule.matches(path):
+                    return rule.ignores
         return False
 
 
@@ -105,7 +116,7 @@ class IgnoreFiles:
         if len(parts) <= first:
             return False
         directory = self._directory(parts[:-1], first, known)
-        if directory.ignored or not directory.specs:
+        if directory.ignored or not directory.files:
             return directory.ignored
         return directory.ignores(parts, is_dir=os.path.isdir(path))  # noqa: PTH112  # never raises
 
@@ -116,22 +127,22 @@ class IgnoreFiles:
             if parts:
                 above = self._directory(parts[:-1], first, known)
             else:
-                above = _Directory(ignored=False, specs=self._specs(map(str, self._others), 0))
+                above = _Directory(ignored=False, files=self._rules(map(str, self._others), 0))
             ignored = above.ignored or (len(parts) > first and above.ignores(parts, is_dir=True))
             # Join strings here, because `Path.joinpath` would take most of the time.
-            own = self._specs(("/".join((str(self._top), *parts, name)) for name in self._names), len(parts))
-            found = known[self, parts] = _Directory(ignored, (*own, *above.specs))
+            own = self._rules(("/".join((str(self._top), *parts, name)) for name in self._names), len(parts))
+            found = known[self, parts] = _Directory(ignored, (*own, *above.files))
         return found
 
-    def _specs(self, files: Iterable[str], depth: int) -> tuple[tuple[int, GitIgnoreSpec], ...]:
-        return tuple((depth, spec) for file in files if (spec := self._read(file)) is not None)
+    def _rules(self, files: Iterable[str], depth: int) -> tuple[tuple[int, tuple[_Rule, ...]], ...]:
+        return tuple((depth, rules) for file in files if (rules := self._read(file)))
 
-    def _read(self, file: str) -> GitIgnoreSpec | None:
+    def _read(self, file: str) -> tuple[_Rule, ...]:
         stamp = _stamp(file)
         known = self._files.get(file)
         if known is None or known.stamp != stamp:
-            known = self._files[file] = _IgnoreFile(stamp, _parse(file) if stamp else None)
-        return known.spec
+            known = self._files[file] = _IgnoreFile(stamp, _parse(file) if stamp else ())
+        return known.rules
 
 
 class GitIgnore(IgnoreFiles):
@@ -174,25 +185,24 @@ def _stamp(file: str) -> tuple[int, int, int] | None:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def _parse(file: str) -> GitIgnoreSpec | None:
-    from pathspec import GitIgnoreSpec
-
+def _parse(file: str) -> tuple[_Rule, ...]:
+    """Return the rules of an ignore file, the last one first, because it takes precedence."""
     try:
         data = Path(file).read_bytes()
     except OSError as error:
         _log.warning("cannot read %s, so its rules have no effect: %s", file, error)
-        return None
-    patterns: list[GitIgnoreSpecPattern] = []
+        return ()
+    rules: list[_Rule] = []
     # Only a newline ends a line. `str.splitlines` would also split lines at form feeds, for example.
     for number, line in enumerate(data.removeprefix(BOM_UTF8).decode(errors="surrogateescape").split("\n"), 1):
         try:
-            patterns += _rules(line.removesuffix("\r"))
+            rules += _parse_line(line.removesuffix("\r"))
         except (ValueError, re.error) as error:
             _log.warning("cannot parse line %d of %s, so it has no effect: %s", number, file, error)
-    return GitIgnoreSpec(patterns)
+    return tuple(reversed(rules))
 
 
-def _rules(line: str) -> list[GitIgnoreSpecPattern]:
+def _parse_line(line: str) -> list[_Rule]:
     """Return the rule in one line of an ignore file, if there is one.
 
     Raises:
@@ -205,7 +215,8 @@ def _rules(line: str) -> list[GitIgnoreSpecPattern]:
     with warnings.catch_warnings():
         # Python warns of a [ in a class, which only matches that character.
         warnings.simplefilter("ignore", FutureWarning)
-        return list(GitIgnoreSpec.from_lines([line]).patterns)
+        patterns = GitIgnoreSpec.from_lines([line]).patterns
+    return [_Rule(each.include, each.regex.search) for each in patterns if each.include is not None and each.regex]
 
 
 class PathRules:

@@ -151,6 +151,13 @@ class TestGitIgnore:
     def test_files_ignored_by_git_do_not_count(self, repo: Path, path: str, ignored: bool) -> None:
         assert (rules(repo).action(repo / path) == "ignore") is ignored
 
+    @pytest.mark.parametrize(
+        ("lines", "ignored"), [("!*\n/*\n", True), ("/*\n!*\n", False), ("*\n!sub/\n", True), ("sub/\n!sub\n", False)]
+    )
+    def test_the_last_rule_for_a_file_or_its_directory_decides(self, repo: Path, lines: str, ignored: bool) -> None:
+        (repo / ".gitignore").write_text(lines)
+        assert (rules(repo).action(repo / "sub" / "app.py") == "ignore") is ignored
+
     def test_watched_file_counts_when_included(self, repo: Path) -> None:
         asked = PathRules(Settings(command=("true",), gitignore=False), repo)
         assert asked.action(repo / "a.log") == "restart"
