@@ -144,7 +144,7 @@ class Storm:
         body = str(number).encode()
         signature = hmac.digest(SECRET, body, hashlib.sha256).hex()
         headers = {"X-Hub-Signature-256": f"sha256={signature}", "X-GitHub-Delivery": f"number-{number}"}
-        path = "/batch" if number % 3 == 0 else "/one"
+        path = "/batch" if _is_merged(number) else "/one"
         unanswered = False
         while True:
             url = await asyncio.shield(self.url) + path
@@ -173,8 +173,15 @@ class Storm:
         report.double += [f"{number} was refused and handled" for number in self.refused & self.handled.keys()]
         for number in duplicates:
             lives, attempts = zip(*self.handled[number], strict=True)
-            if list(lives) != sorted(set(lives)) or list(attempts) != sorted(set(attempts)):
+            # A merged call has the highest attempt of its requests, so the attempts of a single request may fall.
+            if list(lives) != sorted(set(lives)) or (
+                not _is_merged(number) and list(attempts) != sorted(set(attempts))
+            ):
                 report.double.append(f"{number} was handled twice without a kill between: {self.handled[number]}")
+
+
+def _is_merged(number: int) -> bool:
+    return number % 3 == 0
 
 
 def storm(seconds: float, seed: int) -> Report:
