@@ -689,8 +689,6 @@ class RunRegistry:
                 self.adopt(compile_flow(self._known[row.name]), snapshot)
         except ClaimLost:
             pass
-        except FlowError as error:
-            _log.warning("flow %s cannot continue: %s", row.id, error)
 
     def _wake(self) -> None:
         """Have all workflows look for signals, in case a message was lost."""

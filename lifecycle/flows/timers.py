@@ -7,13 +7,14 @@ import logging
 from typing import TYPE_CHECKING
 
 from lifecycle._async import start_task
+from lifecycle._util import reason_of
 from lifecycle.backoff import Backoff
 from lifecycle.errors import JournalError
 from lifecycle.flows.stores.base import clock_of
 from lifecycle.flows.stores.presence import WAKE
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from lifecycle.flows.records import FlowRow
     from lifecycle.flows.stores.base import Store
@@ -61,6 +62,8 @@ class Timers:
         self._next: asyncio.TimerHandle | None = None
         self._tick: asyncio.TimerHandle | None = None
         self._silence: Callable[[], None] | None = None
+        # The ids of the workflows that could not be continued since the last tick.
+        self._broken: set[str] = set()
         #: True while no workflow may be continued.
         self.paused: bool = False
 
@@ -104,6 +107,7 @@ class Timers:
         self._tick = asyncio.get_running_loop().call_later(_LOOK, self._ticked)
         self._look()
         self._look_at_others = True
+        self._broken.clear()
         self.look_again()
 
     async def _run(self) -> None:
@@ -127,8 +131,9 @@ class Timers:
         clock = clock_of(self._store)
         try:
             rows = await self._store.due(self._names, now=clock(), limit=_AT_ONCE)
-            await asyncio.gather(*[self._resume(row) for row in rows])
-            if len(rows) == _AT_ONCE:
+            healthy = [row for row in rows if row.id not in self._broken]
+            await self._resume_all(healthy)
+            if len(healthy) == _AT_ONCE:
                 return 0.0
             if self._look_at_others:
                 self._look_at_others = False
@@ -141,6 +146,20 @@ class Timers:
         self._failures = 0
         least = _AGAIN if rows else 0.0
         return _LOOK if due is None else min(_LOOK, max(least, due - clock()))
+
+    async def _resume_all(self, rows: Sequence[FlowRow]) -> None:
+        """Continue these workflows. Do not try again before the next tick to continue one that cannot continue.
+
+        Raises:
+            JournalError: if the store did not respond, after all workflows were tried.
+        """
+        errors = await asyncio.gather(*map(self._resume, rows), return_exceptions=True)
+        for row, error in zip(rows, errors, strict=True):
+            if isinstance(error, Exception) and not isinstance(error, JournalError):
+                self._broken.add(row.id)
+                _log.warning("flow %s cannot continue: %s", row.id, reason_of(error))
+        if troubles := [error for error in errors if isinstance(error, JournalError)]:
+            raise troubles[0]
 
     async def _log_overdue(self, now: float) -> None:
         """Log workflows with unknown names that have been due since the last call, once per name."""

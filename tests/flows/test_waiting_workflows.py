@@ -9,6 +9,7 @@ import pytest
 
 from lifecycle.errors import ClaimLost, FlowCancelled, FlowError, InvalidState, StepFailed
 from lifecycle.flows import (
+    JSON,
     Flows,
     FlowState,
     JobQueue,
@@ -31,6 +32,7 @@ from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from lifecycle.flows import Run
 
@@ -168,6 +170,34 @@ async def test_flows_that_are_opened_again_continue_workflows_that_wait() -> Non
     async with flows:
         await flows.recover(order)
         assert await flows.wait("one") == "awake"
+
+
+class Renamed(JSON):
+    """A codec that no longer knows the class of a stored value."""
+
+    def decode(self, text: str) -> Any:
+        value = super().decode(text)
+        if value == {"seconds": 3}:
+            raise LookupError("no class is registered as 'Old'")
+        return value
+
+
+async def test_a_workflow_that_cannot_be_decoded_does_not_delay_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    @workflow
+    async def nap(seconds: float) -> None:
+        await sleep(seconds)
+
+    store = tmp_path / "flows.db"
+    async with asyncio.timeout(LIMIT), Flows(store) as flows:
+        for seconds in (3, 6):
+            await parked(flows.start(nap, seconds, id=str(seconds)))
+    async with asyncio.timeout(LIMIT), Flows(store, codec=Renamed()) as flows:
+        await flows.recover(nap)
+        async with asyncio.timeout(15):
+            await flows.wait("6")
+    assert caplog.messages == ["flow 3 cannot continue: no class is registered as 'Old'"]
 
 
 @pytest.mark.usefixtures("clock")
