@@ -171,6 +171,20 @@ async def test_jobs_and_events_of_the_second_version_are_kept(second_version: st
         assert (dead.id, dead.failures, dead.error) == ("o7/charge/1/1", 3, "nobody takes it")
 
 
+@pytest.mark.engine("postgres")
+@pytest.mark.parametrize("version", range(2, len(TABLES.steps)))
+async def test_tables_of_later_versions_are_migrated(version: int) -> None:
+    url = postgres.server().url()
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute((_DATA / "flows_v2_postgres.sql").read_bytes())
+        for statement in [each for migration in TABLES.steps[2:version] for each in migration]:
+            db.execute(statement.encode())
+        db.execute("UPDATE lifecycle_schemas SET version = %s", (version,))
+    async with Flows(url) as flows:
+        assert [job.id for job in await JobQueue(flows).jobs()] == ["job-1", "job-2"]
+        assert [row.id for row in await flows.store.flows()] == ["d1", "o7"]
+
+
 def test_migrated_tables_have_the_same_schema_as_new_ones(tmp_path: Path) -> None:
     columns: list[dict[str, set[str]]] = []
     for name, version in (("new.db", ""), ("first.db", "flows_v1.sql"), ("second.db", "flows_v2.sql")):

@@ -210,8 +210,10 @@ TABLES = Schema(
 
 _ALONE = "SELECT pg_advisory_xact_lock(hashtext('lifecycle tables'), hashtext(current_schema()))"
 # Locks all tables in the order that most transactions use.
-_STILL = """LOCK TABLE lifecycle_jobs, lifecycle_flows, lifecycle_flow_atoms, lifecycle_flow_changes, lifecycle_outbox
+_STILL = """LOCK TABLE lifecycle_jobs, lifecycle_flows, lifecycle_flow_{}, lifecycle_flow_changes, lifecycle_outbox
     IN ACCESS EXCLUSIVE MODE"""
+#: The first version that calls the rows of flows steps.
+_STEPS = 3
 #: How many times to try to migrate the tables.
 _TRIES = 10
 _VERSIONS = "CREATE TABLE IF NOT EXISTS lifecycle_schemas (name text PRIMARY KEY, version integer NOT NULL)"
@@ -246,7 +248,7 @@ def _migrate(db: psycopg.Connection[Row]) -> None:
         db.execute(_VERSIONS)
         found, known = _version(db), len(TABLES.steps)
         if found and found < known:
-            db.execute(_STILL)
+            db.execute(_STILL.format("steps" if found >= _STEPS else "atoms").encode())
         for step in TABLES.since(found):
             for statement in step:
                 _make(db, statement)
