@@ -208,15 +208,15 @@ def _parse_line(line: str) -> list[_Rule]:
     Raises:
         ValueError, re.error: if the line cannot be parsed.
     """
-    from pathspec import GitIgnoreSpec
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
     if _POSIX_CLASS(line):
         raise ValueError("classes such as [[:alpha:]] are not supported; write [a-zA-Z]")
     with warnings.catch_warnings():
         # Python warns of a [ in a class, which only matches that character.
         warnings.simplefilter("ignore", FutureWarning)
-        patterns = GitIgnoreSpec.from_lines([line]).patterns
-    return [_Rule(each.include, each.regex.search) for each in patterns if each.include is not None and each.regex]
+        pattern, ignores = GitIgnoreSpecPattern.pattern_to_regex(line)
+        return [] if pattern is None or ignores is None else [_Rule(ignores, re.compile(pattern).search)]
 
 
 class PathRules:
