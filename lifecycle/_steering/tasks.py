@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import sysconfig
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ __all__ = ["TaskInfo", "find_task", "task_infos", "where"]
 #: useful.
 _ASYNCIO = str(Path(asyncio.__file__).parent)
 _LIBRARY = str(Path(sys.modules["lifecycle"].__file__ or "").parent)
-_PACKAGES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +95,18 @@ _Place = tuple[str, int, str]
 
 def _innermost(frames: list[_Place]) -> _Place | None:
     """Return the innermost frame in the program, or else in a library, or else in asyncio."""
-    for left_out in ((_LIBRARY, *_PACKAGES), (_ASYNCIO,), ()):
+    for left_out in ((_LIBRARY, *_packages()), (_ASYNCIO,), ()):
         found = [frame for frame in frames if not frame[0].startswith(left_out)] if left_out else frames
         if found:
             return found[-1]
     return None
+
+
+@cache
+def _packages() -> tuple[str, ...]:
+    import sysconfig
+
+    return tuple({sysconfig.get_path(each) for each in ("purelib", "platlib", "stdlib")})
 
 
 def _created_at(task: asyncio.Task[Any]) -> str | None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import os
 import re
-import tomllib
 from contextlib import contextmanager
 from pathlib import Path
 from stat import S_ISREG
@@ -72,6 +70,8 @@ def load_table(file: Path, *names: str) -> Mapping[str, Any] | None:
     """
     try:
         with file.open("rb") as stream:
+            import tomllib  # slow, and most directories have no such file
+
             table: Any = tomllib.load(stream)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -89,6 +89,8 @@ def load_table(file: Path, *names: str) -> Mapping[str, Any] | None:
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """Suggest the name in ``known`` that is most similar to ``given``. If none is similar, list all of them."""
+    import difflib
+
     close = difflib.get_close_matches(given, known := sorted(known), n=1)
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
 

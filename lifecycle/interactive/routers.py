@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -231,6 +230,8 @@ def _answer_unknown(event: UnknownCommandEvent) -> None:
     if first != event.command and first in event.known:
         say(f"{first!r} takes no arguments, so {word!r} is not a command. Type only {first!r}.")
     else:
+        import difflib
+
         near = difflib.get_close_matches(first, event.known, cutoff=0.5) or ["help"]
         say(f"Unknown command {word!r}. Try: {', '.join(near)}")
 

@@ -6,7 +6,6 @@ The package `http` makes them available over HTTP.
 from __future__ import annotations
 
 import asyncio
-import difflib
 from collections import deque
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -34,7 +33,6 @@ from lifecycle.control.commands import completions, split
 from lifecycle.control.deliveries import current as current_delivery
 from lifecycle.errors import Dropped, InvalidTopic, LifecycleError
 from lifecycle.events import CommandEvent, Event, UnknownCommandEvent
-from lifecycle.flows.records import FlowsState
 from lifecycle.observe.eventlog.log import EventLog
 from lifecycle.observe.output import Output
 from lifecycle.runtime import current
@@ -465,6 +463,8 @@ class _CommandQueue:
             current_answer.set(answer)
 
     def _unknown(self, name: str) -> str:
+        import difflib
+
         words = {each for router in self.routers() for each in router.commands.words()}
         names = {each.name for router in self.routers() for each in router.commands}
         near = difflib.get_close_matches(name[:_SHOWN], sorted(words), 1)
@@ -480,7 +480,9 @@ def _id(answer: Answer) -> int | None:
 
 
 def _diagram(lifetime: Lifetime, of: str) -> str:
-    from lifecycle.observe import mermaid  # not needed by most programs
+    # Most programs need neither of these modules.
+    from lifecycle.flows.records import FlowsState
+    from lifecycle.observe import mermaid
 
     components = lifetime.components()
     states = [_state(each) for each in components]

@@ -16,7 +16,6 @@ import struct
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -251,6 +250,8 @@ class Url(Readiness):
         return not self.reason
 
     def _objection(self, status: int) -> str:
+        from http import HTTPStatus
+
         if status >= HTTPStatus.BAD_REQUEST:
             return f"the last response had the status {status}"
         return self._listeners.objection() if self._listeners is not None else ""

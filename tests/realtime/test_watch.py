@@ -32,6 +32,13 @@ __all__ = ["here", "watch"]  # fixtures
 #: be handled only afterwards.
 FOR_EVER = "all(not time.sleep(0.02) for _ in iter(int, 1))\n"
 
+#: Runs a command line, then prints the modules that it has loaded.
+LOADED = """\
+import sys
+from lifecycle.cli import main
+main(sys.argv[1:])
+print("loaded", *sys.modules)
+"""
 
 #: Starts a process that leaves the session and the process tree, as daemons do, and prints both PIDs.
 DAEMON = """\
@@ -477,3 +484,23 @@ class TestMistakes:
         )
         assert ended.returncode == 3
         assert "exts is not known; did you mean ext?" in ended.stderr
+
+
+@pytest.mark.parametrize("argv", [["watch", "--exit-on-error", "--", "false"], ["up"]], ids=["watch", "up"])
+def test_a_plain_run_loads_nothing_that_it_does_not_use(argv: list[str], tmp_path: Path) -> None:
+    """Each start of the command pays for each import."""
+    (tmp_path / "Procfile").write_text("a: true\n")
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, *argv], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=LIMIT
+    )
+    unused = {
+        "difflib",
+        "http",
+        "lifecycle.flows.records",
+        "lifecycle.observe.eventlog.explanations",
+        "lifecycle.observe.mermaid",
+        "lifecycle.observe.snapshots",
+        "tomllib",
+        "uuid",
+    }
+    assert not unused & set(done.stdout.rpartition("loaded")[2].split())

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from lifecycle import hooks
 from lifecycle.control.routing import as_pattern
 from lifecycle.observe.eventlog.entries import trace_of
-from lifecycle.observe.eventlog.explanations import explain
 from lifecycle.observe.eventlog.recorder import Following, Recorder, Routers
 from lifecycle.observe.hook_observer import HookObserver
 from lifecycle.runtime.lifetimes import current_life
@@ -172,6 +171,8 @@ class EventLog(HookObserver):
         Raises:
             RuntimeError: if the log has never been opened.
         """
+        from lifecycle.observe.eventlog.explanations import explain  # not needed by most programs
+
         if self._routers is None:
             raise RuntimeError(f"{self!r} has not been opened; enter it with `async with`, or pass it to run()")
         last = self._recorder.last

@@ -9,11 +9,11 @@ import asyncio
 import inspect
 import logging
 import random
+import secrets
 import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import uuid4
 
 from lifecycle._async import start_task, was_cancelled
 from lifecycle._util import error_text, reason_of
@@ -60,7 +60,7 @@ class Child:
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
         # An id that remains the same for all of the child's workers.
-        self._resume_id = str(uuid4())
+        self._resume_id = secrets.token_hex(16)
         self._probe = None if spec.probe is None else parse_probe(spec.probe, spec.name)
         self._created_at = time.time()
         #: Incremented whenever the child is started or stopped. Reports with a lower number are outdated, so they are
