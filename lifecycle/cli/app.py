@@ -259,7 +259,16 @@ def _add_watch(commands: Any) -> None:
 def _watch(arguments: Arguments) -> int:
     from lifecycle.cli.watch.run import watch
 
+    _skip_collection_at_exit()
     return watch(vars(arguments))
+
+
+def _skip_collection_at_exit() -> None:
+    """Let Python end without a last search for reference cycles, which takes a sixth of a short run's time."""
+    import atexit
+    import gc
+
+    atexit.register(gc.freeze)
 
 
 def _add_up(commands: Any) -> None:
@@ -288,6 +297,7 @@ def _up(arguments: Arguments) -> int:
     from lifecycle.cli.up.run import up
     from lifecycle.cli.up.selection import up_settings
 
+    _skip_collection_at_exit()
     return up(up_settings(vars(arguments)))
 
 
