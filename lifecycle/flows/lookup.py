@@ -72,7 +72,8 @@ async def wait_for_end(store: Store, presence: Presence, id: str) -> Snapshot:  
         while True:
             news.clear()
             row = await store.get(id)
-            if row is None and not await store.jobs(presence).unfinished([id]):
+            # A job may begin and end between the first two questions.
+            if row is None and not await store.jobs(presence).unfinished([id]) and (row := await store.get(id)) is None:
                 raise unknown(id)
             if row is not None and row.state in ENDS:
                 return await store.load(id)

@@ -15,6 +15,7 @@ from lifecycle.flows import (
     Flows,
     FlowState,
     JobQueue,
+    MemoryStore,
     StepFailed,
     linear,
     task,
@@ -190,6 +191,29 @@ async def test_wait_waits_for_a_job_that_has_not_started(make_store: Callable[[]
         await JobQueue(flows).enqueue("fails", id="one")
         waiting = asyncio.create_task(flows.wait("one"))
         working = asyncio.create_task(JobQueue(others).work({"fails": FAILS}))
+        async with asyncio.timeout(LIMIT):
+            with pytest.raises(StepFailed, match="no room"):
+                await waiting
+        working.cancel()
+        await asyncio.wait([working])
+
+
+class SlowLookups(MemoryStore):
+    """A store whose answer that there is no flow arrives late."""
+
+    async def get(self, id: str) -> FlowRow | None:  # noqa: A002  # as in `Store`
+        found = await super().get(id)
+        if found is None:
+            await asyncio.sleep(0.1)
+        return found
+
+
+async def test_wait_returns_the_outcome_of_a_job_that_ends_during_the_look_up() -> None:
+    async with Flows(store=SlowLookups()) as flows:
+        await JobQueue(flows).enqueue("fails", id="one")
+        waiting = asyncio.create_task(flows.wait("one"))
+        await asyncio.sleep(0)
+        working = asyncio.create_task(JobQueue(flows).work({"fails": FAILS}))
         async with asyncio.timeout(LIMIT):
             with pytest.raises(StepFailed, match="no room"):
                 await waiting
