@@ -212,6 +212,9 @@ def _parse_line(line: str) -> list[_Rule]:
 
     if _POSIX_CLASS(line):
         raise ValueError("classes such as [[:alpha:]] are not supported; write [a-zA-Z]")
+    if line.rstrip() == "!/":
+        # In pathspec, this rule matches each directory. In git, it matches nothing.
+        return []
     with warnings.catch_warnings():
         # Python warns of a [ in a class, which only matches that character.
         warnings.simplefilter("ignore", FutureWarning)

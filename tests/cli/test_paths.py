@@ -152,7 +152,8 @@ class TestGitIgnore:
         assert (rules(repo).action(repo / path) == "ignore") is ignored
 
     @pytest.mark.parametrize(
-        ("lines", "ignored"), [("!*\n/*\n", True), ("/*\n!*\n", False), ("*\n!sub/\n", True), ("sub/\n!sub\n", False)]
+        ("lines", "ignored"),
+        [("!*\n/*\n", True), ("/*\n!*\n", False), ("*\n!sub/\n", True), ("sub/\n!sub\n", False), ("/sub/\n!/\n", True)],
     )
     def test_the_last_rule_for_a_file_or_its_directory_decides(self, repo: Path, lines: str, ignored: bool) -> None:
         (repo / ".gitignore").write_text(lines)
