@@ -40,6 +40,8 @@ _NAMES: Final = (".ignore", ".gitignore")
 _EXCLUDES_FILE = re.compile(
     r"^[ \t]*\[core\][^\[]*?^[ \t]*excludesfile[ \t]*=[ \t]*(\S[^\n]*?)[ \t]*$", re.IGNORECASE | re.MULTILINE
 )
+#: More than two stars in a row mean the same as two. pathspec would search for each, which takes exponential time.
+_STARS = re.compile(r"\*{3,}")
 #: Matches a line with a class such as ``[[:alpha:]]``, which pathspec does not support.
 _POSIX_CLASS = re.compile(r"\[[^]]*\[[:.=]").search
 
@@ -218,7 +220,7 @@ def _parse_line(line: str) -> list[_Rule]:
     with warnings.catch_warnings():
         # Python warns of a [ in a class, which only matches that character.
         warnings.simplefilter("ignore", FutureWarning)
-        pattern, ignores = GitIgnoreSpecPattern.pattern_to_regex(line)
+        pattern, ignores = GitIgnoreSpecPattern.pattern_to_regex(_STARS.sub("**", line))
         return [] if pattern is None or ignores is None else [_Rule(ignores, re.compile(pattern).search)]
 
 

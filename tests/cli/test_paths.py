@@ -159,6 +159,11 @@ class TestGitIgnore:
         (repo / ".gitignore").write_text(lines)
         assert (rules(repo).action(repo / "sub" / "app.py") == "ignore") is ignored
 
+    def test_many_stars_do_not_take_exponential_time(self, repo: Path) -> None:
+        (repo / ".gitignore").write_text("*" * 60 + "x\n")
+        assert rules(repo).action(repo / "a_name_that_is_long_and_ends_in.y") == "restart"
+        assert rules(repo).action(repo / "ends_in.x") == "ignore"
+
     def test_watched_file_counts_when_included(self, repo: Path) -> None:
         asked = PathRules(Settings(command=("true",), gitignore=False), repo)
         assert asked.action(repo / "a.log") == "restart"
