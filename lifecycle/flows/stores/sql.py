@@ -420,12 +420,14 @@ UPDATE lifecycle_jobs SET due = 0 WHERE id = :woken AND state = 'UNCLAIMED' AND 
     AND EXISTS (SELECT 1 FROM lifecycle_flows f WHERE f.id = :woken AND f.state = 'WAITING')
 """
 # The name of a child's step does not contain the child's id, but its history does.
-_WAKE_PARENTS = f"""
-UPDATE lifecycle_flows SET due = {DUE_NOW} WHERE name {{among[names]}} AND state = 'WAITING' AND EXISTS (
+_WAITING_PARENTS = f"""
+WHERE name {{among[names]}} AND state = 'WAITING' AND EXISTS (
     SELECT 1 FROM lifecycle_flow_steps s JOIN lifecycle_flows c ON c.id = s.history
     WHERE s.flow = lifecycle_flows.id AND s.kind = 'child' AND s.state = 'RUNNING'
-    AND c.state NOT IN {_ENDED} AND NOT c.name {{among[known]}}) RETURNING id
+    AND c.state NOT IN {_ENDED} AND NOT c.name {{among[known]}})
 """  # noqa: S608  # our own text
+_ANY_PARENT = f"SELECT id FROM lifecycle_flows {_WAITING_PARENTS} LIMIT 1"  # noqa: S608  # our own text
+_WAKE_PARENTS = f"UPDATE lifecycle_flows SET due = {DUE_NOW} {_WAITING_PARENTS} RETURNING id"  # noqa: S608  # our own text
 _ADD_SIGNAL = f"""
 INSERT INTO lifecycle_signals (flow, name, data, key, at) SELECT :flow, :name, :data, :key, :at
 WHERE EXISTS (SELECT 1 FROM lifecycle_flows f WHERE f.id = :flow AND f.state NOT IN {_ENDED})
@@ -553,6 +555,10 @@ class SQLStore(Store):
 
     async def wake_parents(self, names: Collection[str], *, known: Collection[str]) -> bool:
         values = {"names": self._sql.listed(names), "known": self._sql.listed(known)}
+        # A read does not wait while another process has locked the file.
+        (rows,) = await self._database.read(self._sql.ask(_ANY_PARENT, values))
+        if not rows:
+            return False
         (rows,) = await self._database.run(self._sql.ask(_WAKE_PARENTS, values))
         jobs = [self._sql.do(_WAKE_JOB, {"woken": id}) for (id,) in rows]  # noqa: A001  # the natural name
         if jobs:
