@@ -470,6 +470,8 @@ class Run(Generic[R_co]):
     def adopt(self, snapshot: Snapshot) -> None:
         """Use ``snapshot`` as the current state. This process has already taken the flow."""
         self._mine = snapshot.flow.state not in ENDS
+        # If this run is used again later, the row may be out of date.
+        self._known = False
         self._stored, self._error = True, None
         self._use(snapshot)
         self._look_again.set()

@@ -117,6 +117,9 @@ async def test_a_child_whose_process_is_gone_continues_when_its_parent_is_recove
 
     async with others() as first, others() as third, asyncio.timeout(LIMIT):
         run = first.start(outer, id="out")
+        await until(lambda: len(first.runs) == 2)
+        # Something may still refer to the parked run of the child.
+        kept = first.runs
         await until(lambda: run.parked and not first.runs)
         await first.suspend()
         async with others() as second:
@@ -127,6 +130,7 @@ async def test_a_child_whose_process_is_gone_continues_when_its_parent_is_recove
             await first.resume()
         await third.recover(outer)
         assert await third.wait("out") == await first.wait("out") == 1
+        assert len(kept) == 2
     assert gate.calls == 2
 
 
