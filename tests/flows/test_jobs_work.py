@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +21,7 @@ from lifecycle.flows import (
     unordered,
 )
 from lifecycle.flows.stores.memory import MemoryJobs
+from tests.flows.working import working
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
@@ -44,17 +45,6 @@ async def other(flows: Flows, reopened: Callable[[], Flows]) -> AsyncIterator[Jo
         return
     async with reopened() as others:
         yield JobQueue(others)
-
-
-@asynccontextmanager
-async def working(queue: JobQueue, *flows: Flow, **options: Any) -> AsyncIterator[asyncio.Task[None]]:
-    work = asyncio.create_task(queue.work({flow.name: flow for flow in flows}, **options))
-    try:
-        yield work
-    finally:
-        work.cancel()
-        with suppress(asyncio.CancelledError):
-            await work
 
 
 async def until(condition: Callable[[], Any]) -> None:

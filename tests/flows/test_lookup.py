@@ -22,6 +22,7 @@ from lifecycle.flows import (
     wait_for,
 )
 from lifecycle.flows import workflow as durable
+from tests.flows.working import working
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,12 +191,9 @@ async def test_wait_waits_for_a_job_that_has_not_started(make_store: Callable[[]
     async with Flows(store=make_store()) as flows, Flows(store=make_store()) as others:
         await JobQueue(flows).enqueue("fails", id="one")
         waiting = asyncio.create_task(flows.wait("one"))
-        working = asyncio.create_task(JobQueue(others).work({"fails": FAILS}))
-        async with asyncio.timeout(LIMIT):
+        async with asyncio.timeout(LIMIT), working(JobQueue(others), FAILS):
             with pytest.raises(StepFailed, match="no room"):
                 await waiting
-        working.cancel()
-        await asyncio.wait([working])
 
 
 class SlowLookups(MemoryStore):
@@ -213,12 +211,9 @@ async def test_wait_returns_the_outcome_of_a_job_that_ends_during_the_look_up() 
         await JobQueue(flows).enqueue("fails", id="one")
         waiting = asyncio.create_task(flows.wait("one"))
         await asyncio.sleep(0)
-        working = asyncio.create_task(JobQueue(flows).work({"fails": FAILS}))
-        async with asyncio.timeout(LIMIT):
+        async with asyncio.timeout(LIMIT), working(JobQueue(flows), FAILS):
             with pytest.raises(StepFailed, match="no room"):
                 await waiting
-        working.cancel()
-        await asyncio.wait([working])
 
 
 async def test_purge_deletes_old_flows(flows: Flows) -> None:

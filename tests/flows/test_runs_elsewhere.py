@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lifecycle.errors import ClaimLost, FlowError
 from lifecycle.flows import Flows, FlowState, JobQueue, child, linear, sleep, step, task, workflow
+from tests.flows.working import working
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
     from lifecycle.flows import Flow, Store
 
@@ -184,17 +184,6 @@ async def test_other_values_for_an_id_that_exists_are_refused(others: Callable[[
         assert await third.start(flow, id="one", size=1) == {"a": 1, "b": 2}
 
 
-@asynccontextmanager
-async def working(flows: Flows, flow: Flow) -> AsyncIterator[None]:
-    work = asyncio.create_task(JobQueue(flows).work({"f": flow}))
-    try:
-        yield
-    finally:
-        work.cancel()
-        with suppress(asyncio.CancelledError):
-            await work
-
-
 async def test_starting_the_flow_of_a_job_waits_for_the_worker_of_the_job(
     others: Callable[[], Flows], gate: Gate
 ) -> None:
@@ -202,12 +191,12 @@ async def test_starting_the_flow_of_a_job_waits_for_the_worker_of_the_job(
     async with others() as second, asyncio.timeout(LIMIT):
         async with others() as first:
             await JobQueue(first).enqueue("f", id="one", size=1)
-            async with working(first, flow):
+            async with working(JobQueue(first), flow):
                 await gate.begun.wait()
                 waiting = await second.start(flow, id="one", size=1).stored()
             # The job has been released, so the next queue can claim it.
         gate.open.set()
-        async with others() as third, working(third, flow):
+        async with others() as third, working(JobQueue(third), flow):
             assert await waiting == {"a": 1, "b": 2}
             # The worker completes the job after the flow.
             while (await JobQueue(second).get("one")).outcome != "SUCCESS":

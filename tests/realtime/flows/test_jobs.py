@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from lifecycle.flows import Flows, JobQueue, JobState
+from tests.flows.working import working
 from tests.realtime.flows._worker import SLOW
 
 if TYPE_CHECKING:
@@ -54,22 +55,11 @@ async def stop(process: Process, path: Path) -> None:
         db.execute("ROLLBACK")
 
 
-@asynccontextmanager
-async def working(queue: JobQueue) -> AsyncIterator[None]:
-    work = asyncio.create_task(queue.work({"slow": SLOW}))
-    try:
-        yield
-    finally:
-        work.cancel()
-        with suppress(asyncio.CancelledError):
-            await work
-
-
 async def test_jobs_of_a_dead_process_are_taken_over_long_before_the_lease_ends(tmp_path: Path) -> None:
     async with Flows(tmp_path / "flows.db") as flows, asyncio.timeout(LIMIT):
         queue = JobQueue(flows)
         job = await queue.enqueue("slow", id="one")
-        async with worker(tmp_path / "flows.db", lease=3600) as process, working(queue):
+        async with worker(tmp_path / "flows.db", lease=3600) as process, working(queue, SLOW):
             process.kill()
             assert await job == "SUCCESS"
         assert job.attempts == 2
@@ -106,7 +96,7 @@ async def test_a_process_stopped_beyond_its_lease_has_lost_job_and_flow(tmp_path
         job = await queue.enqueue("slow", id="one")
         async with worker(tmp_path / "flows.db", lease=2.0) as process:
             await stop(process, tmp_path / "flows.db")
-            async with working(queue):
+            async with working(queue, SLOW):
                 assert await job == "SUCCESS"
             before = await flows.store.load("one")
             process.send_signal(signal.SIGCONT)

@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import subprocess
-from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,12 +15,13 @@ import pytest
 from lifecycle.errors import JournalError
 from lifecycle.flows import Flows, JobQueue, linear, task
 from tests import postgres
+from tests.flows.working import working
 from tests.pgbouncer import PgBouncer
 from tests.programs import Running
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import Callable, Iterator
 
     Bouncing = Callable[..., PgBouncer]
 
@@ -29,6 +29,8 @@ pytestmark = pytest.mark.engine("postgres")
 pgbouncer = pytest.mark.engine("pgbouncer")
 
 LIMIT = 30.0
+#: A lease in seconds with which polling alone would take twenty minutes.
+POLLED = 3600.0
 ONE = linear("one", task(lambda: 1, name="a"))
 PRESENT = """
 import asyncio, sys
@@ -46,18 +48,6 @@ asyncio.run(main())
 async def opened(url: str) -> None:
     async with Flows(url) as flows:
         assert await flows.start(ONE) == {"a": 1}
-
-
-@asynccontextmanager
-async def working(flows: Flows) -> AsyncIterator[None]:
-    """Work on jobs. With a lease of one hour, polling alone would take twenty minutes."""
-    work = asyncio.create_task(JobQueue(flows).work({"one": ONE}, lease=3600.0))
-    try:
-        yield
-    finally:
-        work.cancel()
-        with suppress(asyncio.CancelledError):
-            await work
 
 
 # -- PgBouncer ---------------------------------------------------------------------------------------------------------
@@ -80,7 +70,7 @@ def bouncing() -> Iterator[Bouncing]:
 @pgbouncer
 async def test_flows_and_jobs_work_behind_a_pooler_with_session_pooling(bouncing: Bouncing) -> None:
     bouncer = bouncing(pool_mode="session")
-    async with Flows(bouncer.url) as flows, Flows(bouncer.url) as others, working(flows):
+    async with Flows(bouncer.url) as flows, Flows(bouncer.url) as others, working(JobQueue(flows), ONE, lease=POLLED):
         for _ in range(10):
             assert await flows.start(ONE) == {"a": 1}
         async with asyncio.timeout(LIMIT):
@@ -186,7 +176,7 @@ def secured() -> Iterator[Secured]:
 
 async def test_flows_and_jobs_work_over_tls(secured: Secured) -> None:
     url = secured.url()
-    async with Flows(url) as flows, Flows(url) as others, working(flows):
+    async with Flows(url) as flows, Flows(url) as others, working(JobQueue(flows), ONE, lease=POLLED):
         assert await flows.start(ONE) == {"a": 1}
         # The messages fill several records of TLS.
         received: set[int] = set()
