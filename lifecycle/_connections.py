@@ -135,7 +135,8 @@ class Connection(web.RequestHandler):
     def end(self) -> None:
         """Record that the response has been sent, so that the next request may arrive."""
         self._body = None
-        self._connections.wait_for(self)
+        if self.transport is not None:
+            self._connections.wait_for(self)
 
     async def linger(self) -> None:
         """Wait up to a second for the client to read its response and disconnect. Discard the rest of its body.
@@ -305,7 +306,7 @@ class Connections:
         _open.add(connection)
         self._new.add(connection)
         self.all_asked.clear()
-        self._wait(connection)
+        self.wait_for(connection)
         if len(_open) > self._most_open:
             self.make_room()
 
@@ -319,14 +320,19 @@ class Connections:
     def got(self, connection: Connection) -> None:
         """Record that the headers of a request have arrived."""
         self._waiting.pop(connection, None)
-        self._new.discard(connection)
-        if not self._new:
-            self.all_asked.set()
+        if connection in self._new:
+            self._new.remove(connection)
+            if not self._new:
+                self.all_asked.set()
 
     def wait_for(self, connection: Connection) -> None:
-        """Wait for the next request on ``connection``, unless it is closed."""
-        if connection.transport is not None:
-            self._wait(connection)
+        """Wait for the next request on ``connection``."""
+        self._waiting.pop(connection, None)
+        self._waiting[connection] = self.loop.time()
+        if self._timer is None:
+            self._timer = self.loop.call_later(self._timeout, self._sweep)
+        if len(self._waiting) > self._most:
+            self.cut_longest()
 
     def time_to_room(self, seconds: float) -> float:
         """Return the delay before accepting another client, so that no client is disconnected within ``seconds``."""
@@ -391,14 +397,6 @@ class Connections:
             await asyncio.wait(accepting)
         # Transports close their sockets in the next loop iteration.
         await asyncio.sleep(0)
-
-    def _wait(self, connection: Connection) -> None:
-        self._waiting.pop(connection, None)
-        self._waiting[connection] = self.loop.time()
-        if self._timer is None:
-            self._timer = self.loop.call_later(self._timeout, self._sweep)
-        if len(self._waiting) > self._most:
-            self.cut_longest()
 
     def _sweep(self) -> None:
         self._timer = None

@@ -191,7 +191,7 @@ class WebhookEvent:
 
     def __post_init__(self) -> None:
         path = self.path.lstrip("/")
-        _settle(self, topic=f"webhook/{path}" if path else "webhook")
+        object.__setattr__(self, "topic", f"webhook/{path}" if path else "webhook")
 
     def text(self) -> str:
         """Return the body as text. Bytes that are not UTF-8 are replaced."""

@@ -35,6 +35,9 @@ _log = logging.getLogger("lifecycle.sources")
 _SUSPENDED = "the receiver is suspended"
 _STOPPING = "the receiver is stopping"
 
+#: The body of the response to an accepted request.
+_ACCEPTED = '{"id": %s, "topic": %s}'
+
 #: The status of a response that is sent while the handler is still running.
 _STILL_RUNNING = 504
 
@@ -125,8 +128,11 @@ class WebhookServer:
             self._require_open()
             path = self._admission.admit(request)
             self._require_space()
+            complete = request.content.is_eof()
             event, key = await self._admission.read(request, path)
-            self._require_space()
+            if not complete:
+                # Other requests may have taken the space while the body arrived.
+                self._require_space()
             await (self._hand_over(event, key) if self._inbox is None else self._store(self._inbox, event, key))
         except Refused as refusal:
             return self._refuse(request, refusal)
@@ -134,7 +140,7 @@ class WebhookServer:
             _log.debug("a client disconnected during a request")
             return problem(400, "the request is incomplete")
         else:
-            return json_response(200 if self._settings.handled else 202, {"id": event.id, "topic": event.topic})
+            return json_response(200 if self._settings.handled else 202, _ACCEPTED, event.id, event.topic)
         finally:
             self._in_flight.end()
 

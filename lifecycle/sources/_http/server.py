@@ -14,7 +14,7 @@ import os
 import socket
 import stat
 from contextlib import suppress
-from json import JSONEncoder
+from json.encoder import encode_basestring_ascii as _quoted
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
@@ -26,7 +26,7 @@ from lifecycle.sources._http.settings import unix_path
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection
 
 __all__ = ["Listener", "Refused", "json_response", "problem"]
 
@@ -53,8 +53,6 @@ _users: Final[dict[int, socket.socket]] = {}
 
 #: The ``Server`` header hides the name and version of the HTTP library.
 _HEADERS = CIMultiDict({"Content-Type": "application/json", "Server": "lifecycle"})
-
-_encode = JSONEncoder().encode
 
 
 class Listener:
@@ -284,11 +282,12 @@ class Refused(Exception):  # this becomes a response and is not a failure of the
 
 def problem(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:
     """Return an error response. Its reason helps users configure the sender."""
-    answer = json_response(status, {"error": reason})
+    answer = json_response(status, '{"error": %s}', reason)
     answer.headers.update(headers or {})
     return answer
 
 
-def json_response(status: int, data: Mapping[str, str]) -> web.Response:
-    """Return a response with ``data`` as JSON."""
-    return web.Response(status=status, body=_encode(data).encode(), headers=_HEADERS.copy())
+def json_response(status: int, template: str, *values: str) -> web.Response:
+    """Return a response with ``template`` as its body, in which the ``values`` replace ``%s`` as JSON strings."""
+    body = template % tuple(map(_quoted, values))
+    return web.Response(status=status, body=body.encode(), headers=_HEADERS)
