@@ -5,11 +5,15 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import atheris
 
-#: The packages whose branches guide the fuzzer.
-_INSTRUMENTED = [
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: The modules and packages whose branches guide the fuzzer.
+_INSTRUMENTED = (
     "lifecycle.control.patterns",
     "lifecycle.control.commands",
     "lifecycle.sources.signatures",
@@ -19,12 +23,14 @@ _INSTRUMENTED = [
     "lifecycle.bridges.cloudevents",
     "dotenv",
     "pathspec",
-]
+)
+
+_ROOT = Path(__file__).parents[2]
 
 
 def main() -> None:
     name, directory, *options = sys.argv[1:]
-    with atheris.instrument_imports(include=_INSTRUMENTED):
+    with atheris.instrument_imports(include=_INSTRUMENTED, exclude=list(_others())):
         from tests.chaos.fuzz_targets import TARGETS
     target = TARGETS[name]
     logging.disable()
@@ -44,6 +50,14 @@ def main() -> None:
     words.write_text("".join(f'"{_escaped(word)}"\n' for word in target.words))
     atheris.Setup([sys.argv[0], *options, f"-dict={words}", str(corpus)], check)
     atheris.Fuzz()
+
+
+def _others() -> Iterator[str]:
+    """Return the other modules of the library, because atheris instruments whole top-level packages."""
+    for path in (_ROOT / "lifecycle").rglob("*.py"):
+        name = ".".join(path.relative_to(_ROOT).with_suffix("").parts).removesuffix(".__init__")
+        if not any(f"{name}.".startswith(f"{each}.") for each in _INSTRUMENTED):
+            yield name
 
 
 def _escaped(word: str) -> str:
