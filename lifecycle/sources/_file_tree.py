@@ -1,4 +1,4 @@
-"""A snapshot of the watched files to compare with the disk, and the set of directories to watch.
+"""A snapshot of the watched files to compare with the disk.
 
 A watcher's report is only a hint to check an entry again. The change itself is found by comparing the entry with the
 snapshot. As a result, a replaced file is always reported as modified, and a file that is created and deleted between
@@ -6,9 +6,9 @@ two checks is not reported. A new directory is read completely. All functions in
 thread, one at a time.
 """
 
-# We use strings for paths, as the system and watchfiles do. Creating a Path for each file would take longer than
+# We use strings for paths, as the system does. Creating a Path for each file would take longer than
 # checking the file.
-# ruff: noqa: PTH112, PTH114, PTH115, PTH116, PTH118, PTH120
+# ruff: noqa: PTH114, PTH115, PTH116, PTH118, PTH120
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ import re
 import stat
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lifecycle.control.patterns import path_glob
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Mapping
 
     from lifecycle.events import Change
 
-__all__ = ["DEFAULT_IGNORES", "STAMP_NS", "Rules", "Tree", "WatchSet", "entries_on_the_way", "may_read"]
+__all__ = ["DEFAULT_IGNORES", "STAMP_NS", "Rules", "Tree", "entries_on_the_way", "may_read"]
 
 _log = logging.getLogger("lifecycle.sources")
 
@@ -89,9 +88,8 @@ class Tree:
         self._top = self.index.top
         # The net change to each path since the last call to `take_changes`.
         self._changes: dict[str, Change] = {}
-        self._new_directories: set[str] = set()
-        # Directories known to be unwatchable. We search for them only when one of them makes a watch fail.
-        self._unwatchable: set[str] = set()
+        #: Called with the real path of each directory before it is read.
+        self.watch: Callable[[str], object] = lambda _: None
         self._warned_of_names = False
         # The time of the first `list_files` in nanoseconds, minus the tolerance for file timestamps.
         self._listed_at = 0
@@ -108,12 +106,10 @@ class Tree:
         """
         self._listed_at = self._listed_at or time.time_ns() - STAMP_NS
         self._look_at_roots({}, scan="names")
-        self._new_directories.clear()
 
     def compare(self) -> None:
         """Compare all files with the snapshot. On the first call, every file is recorded as added."""
         self._look_at_roots({}, scan="states")
-        self._new_directories.clear()
 
     def update(self, hints: Iterable[tuple[str, bool]], again: Iterable[str] = ()) -> None:
         """Check the paths in ``hints``, everything in the directories in ``again``, and all links.
@@ -124,6 +120,9 @@ class Tree:
         hinted = _without_links(hints)
         for path, modified in hinted.items():
             for directory, name in self.index.entries_for(path):
+                if not _is_text(name):
+                    self._drop_undecodable(directory, _entries(directory.path) or {})
+                    continue
                 self._look(directory, name, modified=modified, scan="states")
                 self.index.links_changed |= name in directory.links
         for real in again:
@@ -140,41 +139,11 @@ class Tree:
         changes, self._changes = self._changes, {}
         return changes
 
-    def take_new_directories(self) -> set[str]:
-        """Return the real paths of directories found since the last call.
-
-        Some of their entries may not have been seen yet.
-        """
-        new, self._new_directories = self._new_directories, set()
-        return new
-
-    # -- directories to watch -----------------------------------------------------------------------------------
-
-    def watch_set(self, *, shallow: bool = False) -> WatchSet:
-        """Return the directories and entries to watch. With ``shallow``, the watches are not recursive.
-
-        Recursive watches avoid unwatchable directories. They also avoid links that we don't follow, because awatch
-        follows every link.
-        """
-        index = self.index
-        index.links_changed = False
-        links = [directory.prefix + name for directory, name in index.links() if name not in directory.unfollowed]
-        entries = {entry for path in (*self._roots, *links) for entry in entries_on_the_way(path)}
-        if not self._recursive:
-            deep, whole = set[str](), index.real_roots()
-            flat = {each for each in whole | set(map(os.path.dirname, entries)) if may_read(each)}
-        else:
-            if shallow:
-                deep, whole = set[str](), index.real_directories() - self._unwatchable
-            else:
-                deep, whole = _avoiding(index, {*self._unwatchable, *index.unfollowed_links()})
-            entries = {each for each in entries if not any(_is_below(each, other) for other in deep)}
-            flat = whole | {each for each in map(os.path.dirname, entries) if may_read(each)}
-        return WatchSet(frozenset(deep), frozenset(flat), frozenset(whole), frozenset(entries))
-
-    def find_unwatchable(self) -> None:
-        """Find the directories that cannot be watched, even ignored directories, so that `watch_set` can avoid them."""
-        self._unwatchable = _unwatchable_below(_outermost(self.index), self.index.unfollowed_links())
+    def entries(self) -> set[str]:
+        """Return the entries that determine where the watched paths and the links in them lead, as real paths."""
+        self.index.links_changed = False
+        links = [directory.prefix + name for directory, name in self.index.links() if name not in directory.unfollowed]
+        return {entry for path in (*self._roots, *links) for entry in entries_on_the_way(path)}
 
     # -- comparison with the disk -------------------------------------------------------------------------------
 
@@ -194,7 +163,6 @@ class Tree:
         """
         path = directory.prefix + name
         if self._skips(directory, name):
-            self._look_at_ignored(directory, name, link=os.path.islink(path))
             return
         self.index.note_link(directory, name, link=directory is not self._top and os.path.islink(path))
         try:
@@ -206,7 +174,6 @@ class Tree:
         inner = directory.directories.get(name)
         if inner is not None and (entered or scan):
             self._scan(inner, scan or "states")
-            self._new_directories.add(inner.real)
 
     def _scan(self, directory: _DirectorySnapshot, scan: _Scan = "states") -> None:
         """Read a directory and all directories below it.
@@ -216,6 +183,7 @@ class Tree:
         pending = [directory]
         while pending:
             directory = pending.pop()
+            self.watch(directory.real)
             entries = _entries(directory.path)
             if entries is None:
                 continue
@@ -227,7 +195,6 @@ class Tree:
             self.index.keep_links(directory, entries)
             for name, entry in entries.items():
                 if self._rules.skips(name, directory.relative + name):
-                    self._look_at_ignored(directory, name, link=entry.is_symlink())
                     continue
                 if scan == "names" and entry.is_file(follow_symlinks=False):
                     self._list_file(directory, name)
@@ -241,13 +208,8 @@ class Tree:
                     self._record(directory, name, found)
             pending.extend(directory.directories.values())
 
-    def _look_at_ignored(self, directory: _DirectorySnapshot, name: str, *, link: bool) -> None:
-        """Record an ignored link to a directory, because a watch on the parent directory would follow the link."""
-        if link or name in directory.unfollowed:
-            self.index.note_unfollowed(directory, name, link=link and os.path.isdir(directory.prefix + name))
-
     def _drop_undecodable(self, directory: _DirectorySnapshot, entries: dict[str, os.DirEntry[str]]) -> None:
-        """Remove names that are not UTF-8 from ``entries``, because the watch cannot report them."""
+        """Remove names that are not UTF-8 from ``entries``, because events have text paths."""
         undecodable = [name for name in entries if not name.isascii() and not _is_text(name)]
         directory.undecodable = len(undecodable)
         for name in undecodable:
@@ -413,7 +375,7 @@ class _DirectorySnapshot:
         self.directories: dict[str, _DirectorySnapshot] = {}
         #: The names of all links, wherever they lead.
         self.links: set[str] = set()
-        #: The names of links to directories outside the roots, which are not followed. This includes ignored links.
+        #: The names of links to directories outside the roots, which are not followed.
         self.unfollowed: set[str] = set()
         #: The number of names that are skipped because they are not UTF-8.
         self.undecodable: int = 0
@@ -447,7 +409,6 @@ class _SnapshotIndex:
         self._by_real_path: dict[str, list[_DirectorySnapshot]] = {}
         # Directories that contain links, including broken ones. A link's target may change without a hint.
         self._with_links: set[_DirectorySnapshot] = set()
-        self._with_unfollowed: set[_DirectorySnapshot] = set()
 
     def at(self, real: str) -> list[_DirectorySnapshot]:
         """Return the snapshots of the directory ``real``."""
@@ -457,19 +418,9 @@ class _SnapshotIndex:
         """Return the real paths of all directories."""
         return {real for real, snapshots in self._by_real_path.items() if snapshots}
 
-    def real_roots(self) -> set[str]:
-        """Return the real paths of the watched directories that exist."""
-        return {directory.real for directory in self.top.directories.values()}
-
     def links(self) -> list[tuple[_DirectorySnapshot, str]]:
         """Return all links as pairs of directory and name."""
         return [(directory, name) for directory in self._with_links for name in directory.links]
-
-    def unfollowed_links(self) -> set[str]:
-        """Return the links that are not followed, each with the real path of its directory."""
-        return {
-            os.path.join(directory.real, name) for directory in self._with_unfollowed for name in directory.unfollowed
-        }
 
     def skipped(self) -> int:
         """Return the number of names in all known directories that are skipped because they are not UTF-8."""
@@ -511,7 +462,6 @@ class _SnapshotIndex:
             return
         self.links_changed = True
         (directory.unfollowed.add if unfollowed else directory.unfollowed.discard)(name)
-        (self._with_unfollowed.add if directory.unfollowed else self._with_unfollowed.discard)(directory)
 
     def add(self, directory: _DirectorySnapshot, name: str, identity: tuple[int, int]) -> bool:
         """Add an entry's directory. Return False if it is already known or would cause a loop."""
@@ -550,7 +500,6 @@ class _SnapshotIndex:
             each.links.clear()
             each.unfollowed.clear()
             self._with_links.discard(each)
-            self._with_unfollowed.discard(each)
         return removed
 
 
@@ -567,98 +516,12 @@ def _is_text(name: str) -> bool:
     return True
 
 
-# -- directories to watch --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class WatchSet:
-    """The directories and entries to watch, as real paths."""
-
-    #: Directories to watch recursively (``deep``) and without their subdirectories (``flat``).
-    deep: frozenset[str]
-    flat: frozenset[str]
-    #: The flat directories in which every entry is relevant. In other flat directories, only ``entries`` are relevant.
-    whole: frozenset[str]
-    #: The entries that determine where the watched paths lead, except those inside ``deep`` directories.
-    entries: frozenset[str]
-
-
-def _avoiding(index: _SnapshotIndex, holes: Collection[str]) -> tuple[set[str], set[str]]:
-    """Return the deep and flat directories to watch. No deep (recursive) watch includes a directory in ``holes``."""
-    deep, whole, pending = set[str](), set[str](), list(_outermost(index))
-    while pending:
-        each = pending.pop()
-        if each in holes:
-            continue
-        if not any(_is_below(other, each) for other in holes):
-            deep.add(each)
-        else:
-            whole.add(each)
-            snapshot = index.at(each)[0]
-            inner = [directory for name, directory in snapshot.directories.items() if name not in snapshot.links]
-            pending.extend(directory.real for directory in inner)
-    return deep, whole
-
-
-def _outermost(index: _SnapshotIndex) -> set[str]:
-    """Return the outermost directories to watch recursively: roots and link targets."""
-    linked = {directory.directories[name].real for directory, name in index.links() if name in directory.directories}
-    every = index.real_roots() | linked
-    return {each for each in every if not any(_is_below(each, other) for other in every)}
-
-
-def _is_below(path: str, directory: str) -> bool:
-    return path.startswith(directory.rstrip("/") + "/") and path != directory
+# -- paths -----------------------------------------------------------------------------------------------------
 
 
 def may_read(directory: str) -> bool:
     """Return whether this process is allowed to list ``directory``. A watch requires this permission."""
     return os.access(directory, os.R_OK, effective_ids=os.access in os.supports_effective_ids)
-
-
-def _unwatchable_below(directories: Iterable[str], but: Container[str]) -> set[str]:
-    """Return the directories at or below ``directories`` that we are not allowed to read, or whose names are not UTF-8.
-
-    Links are followed in the same way as by `awatch`. Paths in ``but`` are left out.
-
-    `awatch` gives up on the entire tree if it is not allowed to read one of the directories. With
-    ``ignore_permission_denied``, it skips every later directory and also hides all other errors. `awatch` also ends if
-    it receives a report with a name that is not UTF-8. Opening a directory with such a name causes such a report, so
-    every new watch would end immediately. We therefore find both kinds of directory here, so that the watches can avoid
-    them.
-    """
-    found: set[str] = set()
-    entered: set[tuple[int, int]] = set()
-    pending = list(directories)
-    while pending:
-        directory = pending.pop()
-        try:
-            identity = os.stat(directory)
-            if (identity.st_dev, identity.st_ino) not in entered:
-                entered.add((identity.st_dev, identity.st_ino))
-                inner = [each for each in _inner(directory) if each not in but]
-                pending.extend(each for each in inner if _is_text(each))
-                found.update(each for each in inner if not _is_text(each))
-        except PermissionError:
-            found.add(directory)
-        except OSError:
-            # The directory has been deleted, so no watch can fail because of it.
-            continue
-    return found
-
-
-def _inner(directory: str) -> Iterator[str]:
-    with os.scandir(directory) as entries:
-        yield from (entry.path for entry in entries if _is_directory(entry))
-
-
-def _is_directory(entry: os.DirEntry[str]) -> bool:
-    """Return whether ``entry`` is a directory or a link to one. Watches skip links that cannot be followed."""
-    try:
-        return entry.is_dir()
-    except OSError:
-        # The target may be unreachable, or the link may lead to itself.
-        return False
 
 
 def entries_on_the_way(path: str) -> set[str]:

@@ -1,21 +1,18 @@
-"""Events for added, modified and deleted files, based on notifications through `watchfiles.awatch` or on polling.
+"""Events for added, modified and deleted files, based on inotify's reports or on polling.
 
-This module fills some gaps in `awatch`. `awatch` does not report when the kernel's queue overflows, when a watched
-directory is deleted and created again, or when files change inside a directory before its watch exists. We therefore
-scan each new directory, and compare all files after a flood of reports. When a directory or link that the watches
-depend on is replaced, we reopen the watches.
+Each directory is watched before its entries are read, so no change is missed. A report is only a hint to check an entry
+again. If the kernel's queue overflows, all files are compared.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import os
 import sys
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from lifecycle._durations import in_seconds, in_seconds_or_none
 from lifecycle._util import file_mode
@@ -23,44 +20,21 @@ from lifecycle.events import Change, FileEvent
 from lifecycle.sources._file_tree import DEFAULT_IGNORES, Rules, Tree, may_read
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
-
-    from watchfiles import Change as RawChange
 
     from lifecycle._durations import Duration
     from lifecycle.control import Emit
-    from lifecycle.sources._file_tree import WatchSet
+    from lifecycle.sources._inotify import Inotify
 
     _Filter: TypeAlias = Callable[[Change, Path], bool]
 
 __all__ = ["DEFAULT_IGNORES", "FileWatchSource"]
 
-_log = logging.getLogger("lifecycle.sources")
-
-# A new directory is read again after each of these delays, in seconds, because files may have been written before its
-# watch existed.
-_AGAIN = (0.02, 0.1, 0.5, 2.0)
-# The kernel's queue overflows silently at 16,384 reports. Once there have been `_MANY` hints, all files are compared
-# after `_MOMENT` seconds.
-_MANY = 2048
-_MOMENT = 1.0
-# The minimum time before the watches are reopened again, as a multiple of the time that reopening them takes.
-_SHARE = 5
-# How many times in a row to try opening the watches if the directories to watch keep changing.
+# The seconds between scans on systems without inotify.
+_POLL = 1.0
+# How many times in a row to look at the entries that lead to the watched paths if they keep changing.
 _ATTEMPTS = 5
-
-# How often, in milliseconds, to look for changes to the watched directories themselves or to links that lead to them.
-_UNHURRIED_MS = 50
-
-# The beginning of watchfiles' error message for a name that is not UTF-8.
-_UNDECODABLE = "Unable to decode path"
-
-_LIMITS = {
-    "os error 24": "max_user_instances",
-    "os error 28": "max_user_watches",
-    "limit reached": "max_user_watches",
-}
 
 
 class FileWatchSource:
@@ -71,8 +45,7 @@ class FileWatchSource:
     resolved). Several changes to a file within one ``step`` are combined into one event with their net effect. A file
     that is created and deleted again causes no event. Directories cause no events, but the files in them do.
 
-    Files whose names are not UTF-8 are skipped, and this is logged once. While such a file is being written, other
-    changes may be reported up to a second late.
+    Files whose names are not UTF-8 are skipped, and this is logged once.
 
     Args:
         paths: The files and directories to watch. At least one is required.
@@ -87,7 +60,7 @@ class FileWatchSource:
         follow_links: Whether to follow links to directories outside ``paths``. Links to files, and to directories
             inside ``paths``, are always followed.
         poll: Seconds between scans of all files, for file systems without notifications (NFS, WSL, some container
-            mounts). By default, the system's notifications are used.
+            mounts). By default, Linux's notifications are used, and other systems are polled once per second.
 
     Raises:
         ValueError: if no path is passed, or ``step`` or ``poll`` is not a positive number of seconds.
@@ -114,7 +87,7 @@ class FileWatchSource:
         self.name: str = f"files {', '.join(str(path) for path in paths)}"
         self._filter = filter
         self._step = in_seconds("step", step, finite=True)
-        self._poll = in_seconds_or_none("poll", poll, finite=True)
+        self._poll = in_seconds_or_none("poll", poll, finite=True) or (None if sys.platform == "linux" else _POLL)
         self._recursive = recursive
         self._follow_links = follow_links
         self._rules = Rules(include, ignore)
@@ -133,16 +106,23 @@ class FileWatchSource:
         return 0 if self._tree is None else self._tree.skipped
 
     async def _look(self) -> None:
-        """Record the current files. Once entered, the source reports every change made after this call.
+        """Set up the watches before the source is entered, so that every change from now on is sent.
 
         Raises:
-            OSError: if a path does not exist or cannot be read.
+            OSError: if a path does not exist or cannot be read, or a watch cannot be set up.
         """
-        tree = await asyncio.to_thread(self._new_tree)
-        # When polling, compare the files, because the clock of a network file system may differ from the local clock.
-        await asyncio.to_thread(tree.list_files if self._poll is None else tree.compare)
-        tree.take_changes()
-        self._tree = tree
+        is_new = self._tree is None
+        tree = await asyncio.to_thread(self._new_tree) if self._tree is None else self._tree
+        changes = _WatchedChanges(tree, self._step) if self._poll is None else _PolledChanges(tree, self._poll)
+        try:
+            await changes.open(is_new=is_new)
+        except BaseException:
+            changes.close()
+            raise
+        found = tree.take_changes()
+        if not is_new:
+            self._pending.extend(sorted(found.items()))
+        self._tree, self._changes = tree, changes
 
     async def __aenter__(self) -> Self:
         """Set up the watches. Every later change is sent as an event.
@@ -151,20 +131,8 @@ class FileWatchSource:
             FileNotFoundError: if a path does not exist.
             OSError: if a watch cannot be set up. The message names the limit that was reached.
         """
-        tree = await asyncio.to_thread(self._new_tree) if self._tree is None else self._tree
-        if self._poll is None:
-            self._changes = _WatchedChanges(tree, self._step, is_new=self._tree is None)
-        else:
-            self._changes = _PolledChanges(tree, self._poll)
-        try:
-            await self._changes.open()
-        except BaseException:
-            await self._changes.close()
-            raise
-        changes = tree.take_changes()
-        if self._tree is not None:
-            self._pending.extend(sorted(changes.items()))
-        self._tree = tree
+        if self._changes is None:
+            await self._look()
         return self
 
     async def __aexit__(
@@ -172,7 +140,7 @@ class FileWatchSource:
     ) -> None:
         """Close the watches."""
         if self._changes is not None:
-            await self._changes.close()
+            self._changes.close()
             self._changes = None
         if not isinstance(error, Exception):
             self._tree = None
@@ -222,8 +190,9 @@ class _PolledChanges:
         self._tree = tree
         self._interval = interval
 
-    async def open(self) -> None:
+    async def open(self, *, is_new: bool) -> None:  # noqa: ARG002  # the same as for watches
         """Compare all files with the snapshot."""
+        # The clock of a network file system may differ from the local clock, so listing the names is not enough.
         await asyncio.to_thread(self._tree.compare)
 
     async def next(self) -> Mapping[str, Change]:
@@ -232,274 +201,85 @@ class _PolledChanges:
         await asyncio.to_thread(self._tree.compare)
         return self._tree.take_changes()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Do nothing, because no resource is open."""
 
 
 class _WatchedChanges:
-    """Changes found by checking the system's reports, which are collected over ``step`` seconds."""
+    """Changes found by checking inotify's reports, which are collected for ``step`` seconds."""
 
-    def __init__(self, tree: Tree, step: float, *, is_new: bool) -> None:
+    def __init__(self, tree: Tree, step: float) -> None:
         self._tree = tree
         self._step = step
-        # True until the watches have been opened for the first time. Changes before that are not reported.
-        self._is_new = is_new
-        self._watch: _Watch | None = None
-        # True until a directory is added or deleted. With inotify, a recursive watch examines every file, even ignored
-        # files, before it returns, and blocks all threads meanwhile.
-        self._shallow = sys.platform == "linux"
-        # The directories to read again: sets of real paths, each with the time when it is due, in no particular order.
-        self._due: list[tuple[float, set[str]]] = []
-        # The number of hints since the last full comparison was scheduled.
-        self._hints = 0
-        # True if the watches have been opened again and have not reported anything yet.
-        self._unproven = False
-        # The earliest time when the watches may be reopened because of a name that is not UTF-8.
-        self._next_open = 0.0
+        self._inotify: Inotify | None = None
+        # The entries that determine where the watched paths lead.
+        self._entries: set[str] = set()
 
-    async def open(self) -> None:
-        """Open the watches, then compare all files, so that no later change is missed.
+    async def open(self, *, is_new: bool) -> None:
+        """Watch each directory, then read it. If the tree is new, its files are not reported as added.
 
         Raises:
-            OSError: if the watches cannot be opened. The message names the limit that was reached.
+            OSError: if a limit has been reached, which the message names.
         """
-        if self._is_new:
-            await self._look()
-        for last in (*[False] * _ATTEMPTS, True):
-            if await self._open_once(last=last) or last:
-                break
-            self._shallow = False
-            await self.close()
-        self._is_new = False
+        from lifecycle.sources._inotify import Inotify
+
+        self._inotify = Inotify()
+        self._tree.watch = self._inotify.watch
+        await asyncio.to_thread(self._begin, self._inotify, is_new=is_new)
 
     async def next(self) -> Mapping[str, Change]:
-        """Wait for reports or for the next scheduled scan. Return the changes since the last call, if any.
+        """Wait for reports, and return the changes since the last call, if any.
 
         Raises:
-            OSError: if the watches have failed and cannot be opened again.
+            OSError: if a new directory cannot be watched.
         """
-        assert self._watch is not None, "it is open"
-        now = asyncio.get_running_loop().time
-        try:
-            reports = await self._watch.next(self._timeout(now()))
-        except _NameNotText:
-            await self._reopen()
-            return self._tree.take_changes()
-        except _WatchBroken as error:
-            await self._recover(error)
-            return self._tree.take_changes()
-        self._unproven = False
-        hints = [(path, change.name == "modified") for change, path in reports]
-        await asyncio.to_thread(self._tree.update, hints, self._take_due(now()))
-        new = self._schedule(len(hints), now())
-        unsure = self._tree.index.links_changed or (new and self._watch.watch_set.whole)
-        if self._watch.is_outdated_by(reports) or (unsure and await asyncio.to_thread(self._misses_something)):
-            self._shallow = False
-            await self.close()
-            await self.open()
+        assert self._inotify is not None, "it is open"
+        await self._inotify.ready()
+        await asyncio.sleep(self._step)
+        await asyncio.to_thread(self._update, self._inotify)
         return self._tree.take_changes()
 
-    async def close(self) -> None:
-        """Close the watches."""
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            await watch.close()
+    def close(self) -> None:
+        """Remove the watches."""
+        if self._inotify is not None:
+            self._inotify.close()
 
-    async def _open_once(self, *, last: bool) -> bool:
-        """Open watches for the known directories, and compare all files.
+    def _begin(self, inotify: Inotify, *, is_new: bool) -> None:
+        self._watch_entries(inotify)
+        (self._tree.list_files if is_new else self._tree.compare)()
+        self._follow_links(inotify)
 
-        Return whether the watches cover all directories found.
-        """
-        watch_set = await asyncio.to_thread(self._wanted)
-        self._watch = _Watch(watch_set, step=self._step)
-        try:
-            await self._watch.open()
-        except PermissionError:
-            if last:
-                raise
-            await asyncio.to_thread(self._tree.find_unwatchable)
-            return False
-        except _WatchBroken:
-            # An entry was deleted after the scan, before the watch started.
-            if last:
-                raise
-            await self._look()
-            return False
-        await self._look()
-        return watch_set == await asyncio.to_thread(self._wanted)
+    def _update(self, inotify: Inotify) -> None:
+        """Check the reported entries, and every directory that was replaced or has become readable."""
+        reports = inotify.read()
+        index = self._tree.index
+        hints = {
+            path: modified
+            for path, modified in reports.hints.items()
+            if path in self._entries or index.at(os.path.dirname(path))  # noqa: PTH120  # strings are faster
+        }
+        again = reports.ended | {path for path in hints if index.at(path) and path not in inotify.watched}
+        if reports.overflowed:
+            self._tree.compare()
+        if hints or again:
+            self._tree.update(hints.items(), again)
+        if reports.overflowed or reports.ended or index.links_changed or not self._entries.isdisjoint(hints):
+            self._follow_links(inotify)
 
-    def _wanted(self) -> WatchSet:
-        return self._tree.watch_set(shallow=self._shallow)
+    def _follow_links(self, inotify: Inotify) -> None:
+        """Watch the entries that lead to the watched paths until they no longer change. Remove unnecessary watches."""
+        for _ in range(_ATTEMPTS):
+            if not self._watch_entries(inotify):
+                break
+            self._tree.update(())
+        needed = self._tree.index.real_directories() | set(map(os.path.dirname, self._entries))
+        for path in inotify.watched - needed:
+            inotify.unwatch(path)
 
-    async def _look(self) -> None:
-        await asyncio.to_thread(self._tree.list_files if self._is_new else self._tree.compare)
-
-    async def _recover(self, error: _WatchBroken) -> None:
-        if self._unproven:
-            raise error
-        _log.warning("reopening the watches on %s: %s", ", ".join(sorted(self._tree.index.real_roots())), error)
-        await self.close()
-        self._unproven = True
-        await self.open()
-
-    async def _reopen(self) -> None:
-        """Reopen the watches after a report with a name that is not UTF-8, and compare all files.
-
-        If such names keep appearing, this happens at most once per second, and less often if it is slow.
-        """
-        now = asyncio.get_running_loop().time
-        await self.close()
-        await asyncio.sleep(self._next_open - now())
-        began = now()
-        # If a directory has such a name, a watch on any directory above it would report the name again and again.
-        await asyncio.to_thread(self._tree.find_unwatchable)
-        await self.open()
-        self._next_open = now() + max(_MOMENT, _SHARE * (now() - began))
-
-    def _misses_something(self) -> bool:
-        return self._watch is None or self._watch.watch_set != self._wanted()
-
-    def _timeout(self, now: float) -> float | None:
-        return max(0.0, min(at for at, _ in self._due) - now) if self._due else None
-
-    def _take_due(self, now: float) -> set[str]:
-        """Remove and return the directories that are due to be read again."""
-        due = [each for at, each in self._due if at <= now]
-        self._due = [(at, each) for at, each in self._due if at > now]
-        return set[str]().union(*due)
-
-    def _schedule(self, hints: int, now: float) -> bool:
-        """Schedule directories to be read again. Return whether new directories were found."""
-        self._hints += hints
-        if self._hints >= _MANY:
-            self._hints = 0
-            self._due.append((now + _MOMENT, self._tree.index.real_roots()))
-        if new := self._tree.take_new_directories():
-            self._due.extend((now + pause, new) for pause in _AGAIN)
-        return bool(new)
-
-
-# -- the system's reports --------------------------------------------------------------------------------------
-
-
-class _WatchBroken(OSError):
-    """Raised if the watches have ended or are incomplete. The remedy is to open new watches and compare all files."""
-
-
-class _NameNotText(_WatchBroken):
-    """Raised if a file whose name is not UTF-8 has changed. The watches report nothing after that."""
-
-
-class _Watch:
-    """The watches for one `WatchSet`. `open` creates them, and `close` must be called to remove them."""
-
-    def __init__(self, watch_set: WatchSet, *, step: float) -> None:
-        self.watch_set = watch_set
-        self._step_ms = max(1, round(step * 1000))
-        self._batches: list[AsyncGenerator[set[tuple[RawChange, str]], None]] = []
-        # The tasks waiting for the next batch of reports, each with the number of its watch. Each watch has a thread,
-        # which waits in the kernel until a change occurs.
-        self._pending: dict[asyncio.Task[set[tuple[RawChange, str]]], int] = {}
-
-    async def open(self) -> None:
-        """Set up the watches. This blocks the loop briefly for each directory.
-
-        Raises:
-            OSError: if the watches cannot be set up. The message names the limit that was reached.
-        """
-        from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]  # its type hints need trio
-
-        wanted = self.watch_set
-        # Outside the watched directories, the relevant entries rarely change. Checking them frequently would slow down
-        # the checks inside the directories.
-        flat_step = max(self._step_ms, _UNHURRIED_MS) if wanted.deep and not wanted.whole else self._step_ms
-        for paths, recursive, step in ((wanted.deep, True, self._step_ms), (wanted.flat, False, flat_step)):
-            if paths:
-                batches = awatch(
-                    *sorted(paths),
-                    watch_filter=None if recursive else self._concerns,
-                    step=step,
-                    # While files keep changing, report every two steps. With a longer interval, a debounce would
-                    # mistake the gap between reports for the end of a burst.
-                    debounce=step,
-                    recursive=recursive,
-                    # True would also hide every other error, such as reaching a limit.
-                    ignore_permission_denied=False,
-                )
-                self._batches.append(batches)
-                self._request(len(self._batches) - 1)
-        # Within one iteration of the loop, each task creates its watches and begins to wait for the first change.
-        await asyncio.sleep(0)
-        for task in self._pending:
-            if task.done():
-                _result(task)
-
-    async def next(self, timeout: float | None) -> set[tuple[RawChange, str]]:
-        """Wait until there is at least one report, or for ``timeout`` seconds. Return the reports since the last call.
-
-        Raises:
-            _WatchBroken: if reports may be missing from now on.
-        """
-        done, _ = await asyncio.wait(self._pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        hints: set[tuple[RawChange, str]] = set()
-        for task in done:
-            hints |= _result(task)
-            self._request(self._pending.pop(task))
-        return hints
-
-    async def close(self) -> None:
-        """Remove the watches. Their threads end within one step."""
-        for task in self._pending:
-            task.cancel()
-        await asyncio.gather(*self._pending, return_exceptions=True)
-        for batches in self._batches:
-            await batches.aclose()
-
-    def is_outdated_by(self, hints: set[tuple[RawChange, str]]) -> bool:
-        """Return whether any of ``hints`` affects a watched directory itself or its path, not only its contents."""
-        wanted = self.watch_set
-        return any(path in wanted.entries or path in wanted.deep or path in wanted.flat for _, path in hints)
-
-    def _request(self, number: int) -> None:
-        self._pending[asyncio.ensure_future(anext(self._batches[number]))] = number
-
-    def _concerns(self, _: RawChange, path: str) -> bool:
-        """Return whether a report from a flat watch is relevant. Most of them are not."""
-        wanted = self.watch_set
-        return path in wanted.entries or path in wanted.flat or os.path.dirname(path) in wanted.whole  # noqa: PTH120
-
-
-def _result(task: asyncio.Task[set[tuple[RawChange, str]]]) -> set[tuple[RawChange, str]]:
-    try:
-        return task.result()
-    except StopAsyncIteration:
-        raise _WatchBroken("the watch ended unexpectedly") from None
-    except Exception as error:
-        raise _explained(error) from error
-
-
-def _explained(error: Exception) -> OSError:
-    """Return the error to raise. If a system limit was reached, the message names the limit, its value and a remedy."""
-    while isinstance(error, ExceptionGroup):
-        # awatch wraps each error in an exception group.
-        error = cast("ExceptionGroup[Exception]", error).exceptions[0]
-    text = str(error)
-    for sign, limit in _LIMITS.items():
-        if sign in text.lower():
-            return OSError(errno.ENOSPC, _advice(limit))
-    if _UNDECODABLE in text:
-        return _NameNotText(text)
-    return error if isinstance(error, PermissionError) else _WatchBroken(text)
-
-
-def _advice(limit: str) -> str:
-    try:
-        present = int(Path(f"/proc/sys/fs/inotify/{limit}").read_text(encoding="ascii"))
-    except OSError as error:
-        if error.errno == errno.EMFILE:
-            return "this process has reached its limit of open files; raise it with `ulimit -n`"
-        return f"the limit on watched files ({limit}) has been reached; raise it, watch fewer directories, or poll"
-    return (
-        f"the limit fs.inotify.{limit} ({present} on this system) has been reached; raise it with "
-        f"`sudo sysctl fs.inotify.{limit}={max(present * 4, 1024)}`, watch fewer directories, or poll"
-    )
+    def _watch_entries(self, inotify: Inotify) -> bool:
+        """Watch the directories of the entries that lead to the watched paths. Return whether these have changed."""
+        before, self._entries = self._entries, self._tree.entries()
+        for entry in self._entries:
+            # In a directory such as /tmp, other programs may write to their files all the time.
+            inotify.watch(os.path.dirname(entry), contents=not os.path.isdir(entry))  # noqa: PTH112, PTH120
+        return self._entries != before

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import watchfiles
 
 from lifecycle.backoff import Backoff
 from lifecycle.control import Router
@@ -514,7 +513,6 @@ async def test_a_name_that_is_not_utf_8_is_skipped_counted_and_logged_once(
     router.add_source(source)
     async with running(router):
         for number in range(2):
-            # Each write breaks the watches, but changes to other files are still reported.
             odd.write_text(str(number))
             (tmp_path / f"even {number}").write_text("x")
             await seen.wait_for("added", tmp_path / f"even {number}")
@@ -528,31 +526,41 @@ async def test_a_name_that_is_not_utf_8_is_skipped_counted_and_logged_once(
 
 
 @pytest.mark.parametrize("place", [".", "node_modules"], ids=["counts", "ignored"])
-async def test_a_directory_whose_name_is_not_utf_8_does_not_break_each_new_watch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    opened: list[tuple[Any, ...]] = []
-    awatch = watchfiles.awatch
-
-    def counted(*paths: Any, **settings: Any) -> Any:
-        opened.append(paths)
-        return awatch(*paths, **settings)
-
-    monkeypatch.setattr(watchfiles, "awatch", counted)
+async def test_a_directory_whose_name_is_not_utf_8_hides_no_changes(tmp_path: Path, place: str) -> None:
     (tmp_path / place).mkdir(exist_ok=True)
     Path(os.fsdecode(os.fsencode(tmp_path / place) + b"/\xff")).mkdir()
     (tmp_path / "inner").mkdir()
-    router, seen = Router(), Seen()
-    router.handle("file/*", seen)
-    router.add_source(FileWatchSource(tmp_path))
-    async with running(router):
+    async with watching(tmp_path) as seen:
         for number in range(5):
-            if number == 2:
-                opened.clear()
             changed = tmp_path / "inner" / f"{number}"
             changed.write_text("x")
             await seen.wait_for("added", changed)
-        assert opened == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify is a feature of Linux")
+async def test_changes_are_found_when_the_queue_of_reports_overflows(tmp_path: Path) -> None:
+    limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    (tmp_path / "inner").mkdir()
+    async with watching(tmp_path) as seen:
+        # Nothing reads the reports until the next await.
+        for number in range(limit):
+            (tmp_path / "ab"[number % 2]).touch()
+        (tmp_path / "inner" / "new").mkdir()
+        (tmp_path / "inner" / "new" / "last").write_text("x")
+        await seen.wait_for("added", tmp_path / "inner" / "new" / "last")
+        (tmp_path / "inner" / "new" / "later").write_text("x")
+        await seen.wait_for("added", tmp_path / "inner" / "new" / "later")
+
+
+async def test_a_directory_that_becomes_readable_is_watched(as_anybody: Path) -> None:
+    (as_anybody / "shut").mkdir()
+    (as_anybody / "shut").chmod(0)
+    async with watching(as_anybody) as seen:
+        (as_anybody / "shut").chmod(0o755)
+        (as_anybody / "shut" / "file").write_text("x")
+        await seen.wait_for("added", as_anybody / "shut" / "file")
+        (as_anybody / "shut" / "later").write_text("x")
+        await seen.wait_for("added", as_anybody / "shut" / "later")
 
 
 async def test_a_restarted_source_reports_changes_since_its_failure(tmp_path: Path) -> None:
@@ -704,7 +712,8 @@ async def test_the_last_change_of_each_path_matches_its_existence(tmp_path: Path
             there = {path for path, change in known.items() if change != "deleted"}
             return there == {path for path in root.rglob("*") if path.is_file()}
 
-        await seen.after(root / f"sentinel {seed}") if settled() else await seen.until(settled)
+        await seen.until(settled)
+        (root / f"sentinel {seed}").write_text("x")
         await seen.until(settled)
 
 

@@ -88,7 +88,6 @@ def test_one_hint_for_a_new_directory_finds_all_files_below_it(tree: Tree, tmp_p
         (tmp_path / place).write_text("x")
     assert look(tree, tmp_path / "a" / "b" / "c" / "3") == {"1": "added", "2": "added", "3": "added"}
     assert look(tree, tmp_path / "a") == {}
-    assert tree.take_new_directories() == {str(tmp_path / "a")}
 
 
 def test_directories_may_nest_deeper_than_the_call_stack(tree: Tree, tmp_path: Path) -> None:

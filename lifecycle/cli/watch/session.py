@@ -107,7 +107,7 @@ class ChangeSource(FileWatchSource):
         self._react = react
 
     async def look(self) -> None:
-        """Record the files, so that every change from now on is reported.
+        """Set up the watches, so that every change from now on is reported.
 
         Raises:
             SourceFailed: if a path does not exist or cannot be read.
@@ -152,10 +152,8 @@ async def watching(
 ) -> AsyncGenerator[None]:
     """Watch files while the block runs a command.
 
-    Before the block begins, the files are listed, and the first batch is read from ``reading`` (the result of
-    `Contents.learn`).
-    In a large tree, setting up the watches blocks the event loop for up to a second. The watches are therefore set up
-    only once ``started`` is set, and all changes since the files were listed are then reported.
+    Before the block begins, the watches are set up, so that no change is lost, and the first batch is read from
+    ``reading`` (the result of `Contents.learn`). Later batches are read once ``started`` is set.
 
     Raises:
         SourceFailed: if a path does not exist or cannot be read.
@@ -164,7 +162,9 @@ async def watching(
         await source.look()
     # The first batch contains all files of a small program.
     await anext(reading, None)
-    rest = start_task(_watch(router, sources, reading, started), name="watch files")
+    for source in sources:
+        router.add_source(source)
+    rest = start_task(_read_rest(reading, started), name="read watched files")
     try:
         yield
     finally:
@@ -172,12 +172,8 @@ async def watching(
         await asyncio.wait({rest})
 
 
-async def _watch(
-    router: Router, sources: Sequence[ChangeSource], reading: AsyncGenerator[int], started: asyncio.Event
-) -> None:
+async def _read_rest(reading: AsyncGenerator[int], started: asyncio.Event) -> None:
     await started.wait()
-    for source in sources:
-        router.add_source(source)
     async for _ in reading:
         pass
 
