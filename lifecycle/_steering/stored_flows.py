@@ -56,7 +56,7 @@ async def flow_details(components: Iterable[object], id: str) -> dict[str, Any]:
     from lifecycle.flows.lookup import failure_of, flow_info
 
     flows, _ = await _find(components, id)
-    flow, steps = await flows.store.load(id)
+    flow, steps, _ = await flows.store.load(id)
     info = flow_info(flow, flows.codec, error=failure_of(flow, steps))
     times = await _times(flows, flow)
     signals = [row.name for row in await flows.store.signals(id) if not row.taken]

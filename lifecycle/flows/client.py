@@ -395,7 +395,7 @@ class Flows:
             FlowError: if there is no flow with that id.
         """
         self._check_open()
-        flow, steps = await self.store.load(id)
+        flow, steps, _ = await self.store.load(id)
         return flow_info(flow, self.codec, error=failure_of(flow, steps))
 
     async def list(
@@ -437,7 +437,7 @@ class Flows:
         run = self._registry.get(id)
         if run is not None and not run.refused:
             return await run
-        flow, steps = await wait_for_end(self.store, self.presence, id)
+        flow, steps, _ = await wait_for_end(self.store, self.presence, id)
         if (item := self._registry.known(flow.name)) is not None:
             return await self._registry.start(compile_flow(item), flow)
         return outcome(flow, steps, self.codec)

@@ -310,6 +310,8 @@ class Snapshot(NamedTuple):
 
     flow: FlowRow
     steps: dict[str, StepRow]
+    #: The signals that have not been received, oldest first, or None if they were not read.
+    signals: Sequence[SignalRow] | None = None
 
 
 #: The `due` of a flow or a job that must continue at once. It is in the past by every clock.

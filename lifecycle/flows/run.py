@@ -94,7 +94,7 @@ class FlowLoader:
         """
         mine = row._replace(epoch=1, owner=self.presence.token)
         if not row.epoch and await self.store.create(mine):
-            return Snapshot(mine, {}), True
+            return Snapshot(mine, {}, ()), True
         snapshot = await self.store.load(row.id)
         if snapshot.flow.name != row.name:
             raise FlowError(
@@ -131,16 +131,14 @@ class FlowLoader:
         """Return True if the flow belongs to a job that is not complete."""
         return bool(await self.store.jobs(self.presence).unfinished([id]))
 
-    def engine(
-        self, plan: Plan, snapshot: Snapshot, sender: object, children: Children, *, fresh: bool = False
-    ) -> Engine | WorkflowEngine:
-        """Return an engine for a flow that this process has taken, or has just created if ``fresh`` is true.
+    def engine(self, plan: Plan, snapshot: Snapshot, sender: object, children: Children) -> Engine | WorkflowEngine:
+        """Return an engine for a flow that this process has taken or created.
 
         Raises:
             FlowError: if the stored steps are damaged or do not match ``plan``.
         """
         try:
-            engine = self._workflow_engine(plan, snapshot, sender, children, fresh=fresh) or Engine(
+            engine = self._workflow_engine(plan, snapshot, sender, children) or Engine(
                 plan,
                 snapshot,
                 store=self.store,
@@ -161,11 +159,11 @@ class FlowLoader:
         self.presence.notify(SENT)
 
     def _workflow_engine(
-        self, plan: Plan, snapshot: Snapshot, sender: object, children: Children, *, fresh: bool
+        self, plan: Plan, snapshot: Snapshot, sender: object, children: Children
     ) -> WorkflowEngine | None:
         if not isinstance(plan.flow, Workflow):
             return None
-        engine = WorkflowEngine(
+        return WorkflowEngine(
             plan.flow,
             snapshot,
             store=self.store,
@@ -175,8 +173,6 @@ class FlowLoader:
             children=children,
             sender=sender,
         )
-        engine.fresh = fresh
-        return engine
 
     async def changes(self, id: str, *, after: int) -> list[Change]:  # noqa: A002  # the natural name
         """Return a flow's changes that follow change number ``after``."""
@@ -216,7 +212,7 @@ class Run(Generic[R_co]):
         self._known = row.epoch > 0 and row.state not in (*ENDS, FlowState.WAITING)
         # Set when we should check again whether another process still has the flow.
         self._look_again = asyncio.Event()
-        # True if there may be signals that were sent after the flow was created.
+        # True if there may be signals that were sent after the flow was created or taken.
         self._woken = False
         # True if another process is waiting for this run to stop.
         self._followed = False
@@ -473,7 +469,8 @@ class Run(Generic[R_co]):
         # If this run is used again later, the row may be out of date.
         self._known = False
         self._stored, self._error = True, None
-        self._use(snapshot)
+        # This run was not notified of signals sent since then.
+        self._use(snapshot._replace(signals=None))
         self._look_again.set()
 
     def wake(self) -> None:
@@ -543,7 +540,7 @@ class Run(Generic[R_co]):
                 # A timer continues it.
                 self._row = snapshot.flow
                 return None
-            self._use(snapshot, fresh=fresh)
+            self._use(snapshot)
         return self._engine if self._mine else None
 
     async def _open(self) -> tuple[Snapshot, bool]:
@@ -587,6 +584,7 @@ class Run(Generic[R_co]):
                 silence()
 
     async def _try_to_take(self, snapshot: Snapshot, *, again: bool) -> Snapshot | None:
+        self._woken = False
         try:
             taken = await self._loader.take(snapshot)
         except ClaimLost:
@@ -599,9 +597,11 @@ class Run(Generic[R_co]):
     def _listen(self, *messages: str) -> list[Callable[[], None]]:
         return [self._loader.presence.listen(each, self._look_again.set) for each in messages]
 
-    def _use(self, snapshot: Snapshot, *, fresh: bool = False) -> None:
+    def _use(self, snapshot: Snapshot) -> None:
+        if self._woken:
+            snapshot = snapshot._replace(signals=None)
         self._row = self._row._replace(error=snapshot.flow.error, parent=snapshot.flow.parent)
-        self._engine = self._loader.engine(self._plan, snapshot, self, self._children, fresh=fresh and not self._woken)
+        self._engine = self._loader.engine(self._plan, snapshot, self, self._children)
         self._engine.changed = self._changed
         self._engine.watchers.append(self._entered)
 

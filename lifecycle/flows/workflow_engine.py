@@ -41,7 +41,7 @@ from lifecycle.flows.stores.base import cancelled, clock_of
 from lifecycle.flows.workflow_log import WorkflowLog, order
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from lifecycle.flows.decisions import Options
     from lifecycle.flows.definition import Item, Workflow
@@ -141,8 +141,10 @@ class WorkflowEngine:
         self._news = asyncio.Event()
         # Notified after each transaction.
         self._stored = Condition()
-        #: True if this process has just created the workflow, which therefore has no signals yet.
-        self.fresh: bool = False
+        # The signals that were read with the snapshot, or None if they must be read.
+        self._given_signals = snapshot.signals
+        # True if the signals have not been read since then.
+        self._unasked = False
         # True if there may be new signals, or children may have ended.
         self._unread = False
         self._last_signal = 0
@@ -187,15 +189,22 @@ class WorkflowEngine:
         """
         await self._reset()
         await self._commit()
+        # More signals may be sent before the workflow runs.
+        self._given_signals = None
 
     async def _reset(self) -> None:
         if self._records.state not in (FlowState.PENDING, *ENDS):
             raise InvalidState(f"workflow {self.id!r} is {self._records.state} and cannot be reset; it must have ended")
-        for row in await self._store.signals(self.id):
-            if row.name == CANCEL and not row.taken:
-                self._records.take(row.number)
+        self._given_signals = [self._withdrawn(row) for row in await self._store.signals(self.id)]
         self._records.reset()
         self._records.move(FlowState.PENDING, "reset")
+
+    def _withdrawn(self, row: SignalRow) -> SignalRow:
+        """Return ``row``, and record that it was received if it cancels the workflow."""
+        if row.name != CANCEL or row.taken:
+            return row
+        self._records.take(row.number)
+        return row._replace(taken=True)
 
     def suspend(self, *, cancel_after: float | None = None) -> bool:
         """Start no more operations. Return False if the workflow does not run.
@@ -258,8 +267,7 @@ class WorkflowEngine:
         self._clock = clock_of(self._store)
         self._records.move(FlowState.RUNNING)
         self._enter(EngineState.RESUMING)
-        if not self.fresh:
-            await self._read()
+        await self._begin_reading()
         try:
             await self._serve(self._begin())
             await self._halt()
@@ -752,9 +760,9 @@ class WorkflowEngine:
             return waiting.popleft()
         if due and due <= self._clock():
             return None
-        if self.fresh:
-            # A signal may have been sent since the workflow was started.
-            self.fresh = False
+        if self._unasked:
+            # A signal may have been sent since the snapshot was read.
+            self._unasked = False
             self.wake()
         wait = _Wait(due=due, signal=name)
         try:
@@ -813,17 +821,29 @@ class WorkflowEngine:
 
     # -- signals, cancellation and children ---------------------------------------------------------------------------
 
+    async def _begin_reading(self) -> None:
+        """Deliver the signals that were sent before the workflow runs."""
+        given, self._given_signals = self._given_signals, None
+        self._unasked = given is not None
+        if given is None:
+            await self._read()
+        else:
+            self._deliver_all(given)
+
     async def _read(self) -> None:
         """Read new signals, and look whether children have ended."""
         self._unread = False
-        for row in await self._store.signals(self.id, after=self._last_signal):
-            self._last_signal = row.number
-            if not row.taken:
-                self._deliver(row)
+        self._deliver_all(await self._store.signals(self.id, after=self._last_signal))
         for wait in [each for each in self._waits if each.child]:
             child = await self._store.get(wait.child)
             if child is not None and child.state in ENDS:
                 self._resolve(wait, None)
+
+    def _deliver_all(self, rows: Iterable[SignalRow]) -> None:
+        for row in rows:
+            self._last_signal = row.number
+            if not row.taken:
+                self._deliver(row)
 
     def _deliver(self, row: SignalRow) -> None:
         if row.name == CANCEL:

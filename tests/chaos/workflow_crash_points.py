@@ -153,7 +153,7 @@ class Life:
         ends: dict[str, Any] = {}
         async with self.make_store() as store:
             for flow in self.needs.signals:
-                row, steps = await store.load(flow)
+                row, steps, _ = await store.load(flow)
                 ends |= left_of(flow, (row.state, row.result, row.error), list(steps.values()))
                 signals = [each for each in await store.signals(flow) if each.name != CANCEL]
                 ends[f"signals to {flow}"] = [(each.name, each.data, each.taken) for each in signals]

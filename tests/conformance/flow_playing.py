@@ -121,7 +121,7 @@ class Stage:
         self._world.flags |= step["set"]
 
     async def _storage(self, step: Json) -> None:
-        flow, steps = await self.store.load(_ID)
+        flow, steps, _ = await self.store.load(_ID)
         values = None
         for op, *arguments in step["ops"]:
             if op == "set_flow_state":
@@ -223,7 +223,7 @@ class Stage:
         """Run an operation, and record the results that are visible from outside."""
         if isinstance(outcome.raised, Crash):
             self._engine, self._prepared = None, False
-        flow, rows = await self.store.load(_ID) if self._created else Snapshot(FlowRow(_ID, ""), {})
+        flow, rows, _ = await self.store.load(_ID) if self._created else Snapshot(FlowRow(_ID, ""), {})
         if self._engine is not None:
             known = self._engine.scheduler.values.known()
             self._known = {name: values[0] if len(values) == 1 else values for name, values in known.items()}

@@ -341,7 +341,7 @@ async def test_a_task_that_ends_after_the_claim_was_lost_is_not_written(
         (run,) = queue.flows.runs
         with pytest.raises(ClaimLost):
             await run
-    _, steps = await queue.flows.store.load("one")
+    steps = (await queue.flows.store.load("one")).steps
     assert (steps["work"].state, steps["work"].result) == ("RUNNING", None)
 
 

@@ -50,7 +50,7 @@ async def test_a_commit_is_stored_completely(store: Store) -> None:
     first = StepRow("a", "task", "RUNNING", attempt=1, round=1)
     second = StepRow("r", "retry", "SUCCESS", "RETRY", 2, 1, "1", None, None, "[]")
     await store.commit(batch(first, second))
-    flow, steps = await store.load("one")
+    flow, steps, _ = await store.load("one")
     assert steps == {"a": first, "r": second}
     assert (flow.state, flow.seq, flow.at, flow.store) == ("RUNNING", 2, 7.0, FLOW.store)
 
@@ -61,7 +61,7 @@ async def test_a_later_commit_replaces_earlier_rows(store: Store) -> None:
     await store.commit(
         batch(StepRow("a", "task", "SUCCESS", result="5"), seq=2)._replace(store='{"y":2}', error="full")
     )
-    flow, steps = await store.load("one")
+    flow, steps, _ = await store.load("one")
     assert (steps["a"].state, steps["a"].result) == ("SUCCESS", "5")
     assert (flow.store, flow.error) == ('{"y":2}', "full")
 

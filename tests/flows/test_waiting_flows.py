@@ -115,6 +115,16 @@ async def test_a_signal_that_was_received_does_not_wake_the_flow_again(store: St
     assert [row.data for row in await store.signals("one", after=first.number)] == ["2"]
 
 
+async def test_a_flow_is_taken_with_the_signals_that_were_not_received(store: Store) -> None:
+    await write(store, "one")
+    for data in "123":
+        await store.signal(SignalRow("one", "approval", data))
+    first, *left = await store.signals("one")
+    await write(store, "one", taken=[first.number])
+    assert (await store.take("one", "me", seen=1)).signals == left
+    assert (await store.load("one")).signals is None
+
+
 async def test_signals_with_the_same_key_are_stored_once_per_flow(store: Store) -> None:
     for id_ in ("one", "two"):
         await write(store, id_)

@@ -13,6 +13,8 @@ from lifecycle.flows import (
     Flows,
     FlowState,
     JobQueue,
+    MemoryStore,
+    SignalRow,
     Times,
     child,
     gather,
@@ -25,7 +27,7 @@ from lifecycle.flows import (
     wait_for,
     workflow,
 )
-from lifecycle.flows.records import DUE_NOW, Batch
+from lifecycle.flows.records import CANCEL, DUE_NOW, Batch
 from lifecycle.flows.stores.presence import WAKE
 from tests.flows.noted_calls import CALLS, note
 from tests.waiting import until
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from lifecycle.flows import Run
+    from lifecycle.flows import Run, Snapshot
 
 # The timer of open Flows may look for workflows that are due when a test ends.
 pytestmark = [pytest.mark.keeps_tasks, pytest.mark.usefixtures("calls")]
@@ -287,6 +289,33 @@ async def test_signals_are_received_after_a_restart_and_only_once(reopened: Call
         assert await flows.wait("one") == [1, 2]
 
 
+@pytest.mark.parametrize("notified", [True, False])
+async def test_a_signal_sent_while_a_workflow_is_recovered_is_received_once(notified: bool) -> None:
+    @workflow
+    async def order() -> list[Any]:
+        await step(hold.wait)
+        return [await wait_for("go"), await wait_for("go")]
+
+    class Signalled(MemoryStore):
+        async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # the name in the base class
+            await flows.signal(id, "go", "before")
+            snapshot = await super().take(id, owner, seen=seen)
+            if notified:
+                await flows.signal(id, "go", "after")
+            else:
+                await self.signal(SignalRow(id, "go", '"after"'))
+            return snapshot
+
+    hold, store = asyncio.Event(), Signalled()
+    async with Flows(store=store, stop_timeout=0.0) as flows:
+        await flows.start(order, id="one").stored()
+    hold.set()
+    async with Flows(store=store, stop_timeout=0.0) as flows:
+        (run,) = await flows.recover(order)
+        assert await run == ["before", "after"]
+    assert [row.taken for row in await store.signals("one")] == [True, True]
+
+
 async def test_two_branches_receive_one_signal_each(flows: Flows) -> None:
     @workflow
     async def order() -> list[Any]:
@@ -451,6 +480,33 @@ async def test_a_cancelled_workflow_can_start_over(flows: Flows) -> None:
     await until(lambda: run.state is not FlowState.CANCELLED)
     await flows.signal("one", "approval", 5)
     assert await run == [5]
+
+
+async def test_a_cancellation_that_came_too_late_does_not_cancel_the_next_run(flows: Flows) -> None:
+    undoing, go = asyncio.Event(), asyncio.Event()
+
+    async def clean_up() -> None:
+        undoing.set()
+        await go.wait()
+
+    @workflow
+    async def order() -> str:
+        undo(clean_up)
+        if not go.is_set():
+            await wait_for("never")
+        return "done"
+
+    run = flows.start(order, id="one")
+    await until(lambda: bool(run.steps))
+    await flows.cancel("one")
+    await undoing.wait()
+    # As from a process whose message is late.
+    await flows.store.signal(SignalRow("one", CANCEL, "null"))
+    go.set()
+    with pytest.raises(FlowCancelled):
+        await run
+    await run.again()
+    assert await run == "done"
 
 
 async def test_a_flow_of_tasks_cannot_be_cancelled(flows: Flows) -> None:
@@ -676,7 +732,7 @@ async def test_a_workflow_that_was_taken_stops_at_its_next_write_and_continues_l
     with pytest.raises(ClaimLost):
         await run
     assert "flow order 'one' stopped, and can be resumed: flow 'one' was taken by another process" in caplog.text
-    assert await flows.store.load("one") == taken
+    assert (await flows.store.load("one")).flow == taken.flow
     # The other process parks the workflow, and dies.
     row = taken.flow
     await flows.store.commit(Batch("one", row.epoch, "WAITING", row.seq, 0.0, [], [], kind="workflow", due=DUE_NOW))

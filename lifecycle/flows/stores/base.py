@@ -86,7 +86,8 @@ class Store(Protocol):
     async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # the natural name
         """Assign a flow to ``owner`` if its epoch is still ``seen``, increment the epoch, and return the flow.
 
-        A WAITING flow becomes RUNNING, so that `due` no longer returns it.
+        The snapshot contains the signals that have not been received. A WAITING flow becomes RUNNING, so that `due` no
+        longer returns it.
 
         Raises:
             ClaimLost: if the epoch differs because another process took the flow first.
@@ -501,7 +502,7 @@ async def reset_failed(store: Store, id: str, step: str = "") -> None:  # noqa: 
     if step:
         raise FlowError(f"flow {id!r} is not a workflow, so it has no operation {step!r}; reset all of it")
     FLOWS.check(id, state, FlowState.PENDING, "reset")
-    flow, steps = await store.take(id, "", seen=seen.epoch)
+    flow, steps, _ = await store.take(id, "", seen=seen.epoch)
     now = time.time()
     moved = [row for row in steps.values() if row.state != "PENDING"]
     changes = [

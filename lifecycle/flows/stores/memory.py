@@ -120,7 +120,8 @@ class MemoryStore(Store):
         if flow.epoch != seen:
             raise lost(id, seen)
         self._put(resumed(flow)._replace(epoch=seen + 1, owner=owner))
-        return await self.load(id)
+        left = [row for row in await self.signals(id) if not row.taken]
+        return (await self.load(id))._replace(signals=left)
 
     async def commit(self, batch: Batch) -> None:
         flow = self._flows.get(batch.flow)

@@ -364,6 +364,7 @@ _TAKE = (
 # This is a separate statement because `_TAKE` may have to wait for a commit by the previous owner. If `_TAKE` also read
 # the steps, it would see them as they were before that commit.
 _TAKEN = _SNAPSHOTS.replace("WHICH", "f.id = :id AND f.epoch = :seen + 1 AND f.owner = :owner AND f.stamp = :stamp")
+_LEFT = f"SELECT {', '.join(SignalRow._fields)} FROM lifecycle_signals WHERE flow = :id AND NOT taken ORDER BY number"  # noqa: S608  # our own columns
 _GET = f"SELECT {_FLOW} FROM lifecycle_flows f WHERE f.id = :id"  # noqa: S608  # our own columns
 _FIND = f"SELECT {_FLOW} FROM lifecycle_flows f WHERE WHICH ORDER BY f.{{number}}"  # noqa: S608  # our own columns
 _NEWEST = _FIND.replace("f.{number}", "f.created DESC, f.{number} DESC LIMIT :newest")
@@ -469,12 +470,12 @@ class SQLStore(Store):
 
     async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # the natural name
         values = {"id": id, "owner": owner, "seen": seen, "stamp": next(self._stamps)}
-        works = self._sql.do(_TAKE, values), self._sql.ask(_TAKEN, values)
-        (rows,) = await self._database.run(*works, done=self._sql.recovery(values, _TAKEN))
+        works = self._sql.do(_TAKE, values), self._sql.ask(_TAKEN, values), self._sql.ask(_LEFT, values)
+        rows, signals = await self._database.run(*works, done=self._sql.recovery(values, _TAKEN, _LEFT))
         if not rows:
             await self.load(id)
             raise lost(id, seen)
-        return _snapshots(rows)[id]
+        return _snapshots(rows)[id]._replace(signals=_signals(signals))
 
     async def commit(self, batch: Batch) -> None:
         work = committing(self._sql, batch, next(self._stamps))
@@ -577,7 +578,7 @@ class SQLStore(Store):
 
     async def signals(self, id: str, *, after: int = 0) -> list[SignalRow]:  # noqa: A002  # the natural name
         (rows,) = await self._database.read(self._sql.ask(_SIGNALS, {"id": id, "after": after}))
-        return [SignalRow._make(row)._replace(taken=bool(row[-1])) for row in rows]
+        return _signals(rows)
 
     async def changes(self, id: str, *, after: int = 0, limit: int = 500) -> list[Change]:  # noqa: A002  # the natural name
         (rows,) = await self._database.read(self._sql.ask(_CHANGES, {"id": id, "after": after, "limit": limit}))
@@ -639,6 +640,10 @@ def committing(sql: Dialect, batch: Batch, stamp: int) -> Guarded:
         sent = [(row.id, row.topic, row.data, 0.0) for row in batch.sent]
         then.append(Rows("lifecycle_outbox", ("id", "topic", "data", "until"), sent))
     return Guarded(sql.ask(sql.guard, values), then)
+
+
+def _signals(rows: list[Row]) -> list[SignalRow]:
+    return [SignalRow._make(row)._replace(taken=bool(row[-1])) for row in rows]
 
 
 def _snapshots(rows: list[Row]) -> dict[str, Snapshot]:
