@@ -46,7 +46,7 @@ BARS = {
 
 #: Seconds during which the idle process is observed, and the number of look-ups.
 IDLE, LOOKUPS = 3.0, 1001
-#: The number of sleeping workflows that are started at the same time.
+#: The maximum number of sleeping workflows that are started at the same time.
 _AT_ONCE = 2500
 
 
@@ -130,15 +130,16 @@ def _starts(number: int, store: str) -> tuple[float, float]:
 
 def _sleeping(number: int, store: str) -> tuple[float, float]:
     """Return the memory of a sleeping workflow, and the CPU usage while all of them sleep."""
+    at_once = min(number, _AT_ONCE)
 
     async def measure() -> tuple[float, float]:
         process = psutil.Process()
         async with Flows(store) as flows:
             tracemalloc.start()
-            await _asleep(flows, _AT_ONCE)
+            await _asleep(flows, at_once)
             before, _ = tracemalloc.get_traced_memory()
-            for _ in range(0, number, _AT_ONCE):
-                await _asleep(flows, _AT_ONCE)
+            for _ in range(0, number, at_once):
+                await _asleep(flows, at_once)
             after, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
             process.cpu_percent()
