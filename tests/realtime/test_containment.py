@@ -436,6 +436,32 @@ def test_workers_end_however_their_app_ends(run: Any, way: str) -> None:
     assert all(ended(fd) for fd in fds)
 
 
+@pytest.mark.parametrize("level", ["auto", "guard"])
+def test_a_worker_whose_loop_was_closed_ends_with_its_app(run: Any, level: str) -> None:
+    own = own_cgroup()
+    earlier = set(own.glob("lifecycle-*") if own else [])
+    app, fds = run(
+        f"""
+        import gc
+        async def main():
+            sys.stdin.read()
+        async def begin():
+            worker = started(contain={level!r})
+            await worker.start()
+            say(worker.state().pid, guard_manager.pid)
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(begin())
+        loop.close()
+        # Nothing can wait for the worker any more, so its coroutines are closed before it has ended.
+        gc.collect()
+        """,
+        2,
+    )
+    app.stdin.close()
+    assert all(ended(fd) for fd in fds)
+    assert own is None or earlier.issuperset(own.glob(f"lifecycle-{app.pid}-*"))
+
+
 def test_a_copy_of_the_app_made_by_fork_neither_holds_the_guard_up_nor_is_it_killed(run: Any) -> None:
     app, (worker, guard, copy) = run(
         """

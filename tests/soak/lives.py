@@ -47,6 +47,8 @@ class Life:
         self.directory, self.number, self._bus = directory, number, bus
         self._mark = f"{_MARK}={uuid.uuid4().hex}".encode()
         self._process: Process | None = None
+        # An earlier program with the same pid may have left some behind.
+        self._earlier_cgroups = set(_all_cgroups("lifecycle-*"))
         #: True while the program is being stopped. Missing responses are then not errors.
         self.ending = False
         #: The program's addresses.
@@ -187,10 +189,7 @@ class Life:
 
     def cgroups(self) -> list[Path]:
         """Return the cgroup directories that the program has created for its workers."""
-        found: list[Path] = []
-        for root in _cgroup_roots():
-            found += root.glob(f"lifecycle-{self.process.pid}-*")
-        return found
+        return [each for each in _all_cgroups(f"lifecycle-{self.process.pid}-*") if each not in self._earlier_cgroups]
 
     async def check_nothing_left(self) -> None:
         """Wait until no process and no cgroup from the run is left."""
@@ -211,6 +210,10 @@ class Life:
 def _hear_hangups() -> None:
     """Restore the default action for signals that nohup ignores, because child processes inherit ignored signals."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def _all_cgroups(pattern: str) -> list[Path]:
+    return [each for root in _cgroup_roots() for each in root.glob(pattern)]
 
 
 def _cgroup_roots() -> list[Path]:

@@ -1,9 +1,10 @@
 """The guarded program's side of the guard process, which kills all remaining processes once the program is gone.
 
-One guard serves all of this program's workers, in all threads and loops. It runs as long as there are workers. A log in
-shared memory lists everything that the guard must clean up. The guard does not read this log until the program has
-exited, so writing to it never blocks. If the guard is killed, the next worker starts a new guard with the same log. The
-guard runs the program `guard_main`. This module also creates the cookies that the guard uses to find processes.
+One guard serves all of this program's workers, in all threads and loops. A log in shared memory lists everything that
+the guard must clean up. The guard runs until there are no workers and nothing is listed. It does not read the log until
+the program has exited, so writing to it never blocks. If the guard is killed, the next worker starts a new guard with
+the same log. The guard runs the program `guard_main`. This module also creates the cookies that the guard uses to find
+processes.
 """
 
 from __future__ import annotations
@@ -253,14 +254,17 @@ class GuardManager:
             self._users += 1
 
     async def release(self) -> None:
-        """Remove a user. If it was the last one, kill the guard and wait until it has exited."""
+        """Remove a user. If it was the last one, and nothing is left to guard, kill the guard and wait for its exit."""
         with self._lock:
             self._users -= 1
             if self._users:
                 return
-            guard, self._guard = self._guard, None
             # Cgroups that could not be removed earlier may be empty by now.
             self._cgroups = {path for path in self._cgroups if not remove_cgroup(path)}
+            if self.entries():
+                # A worker could not clean up, for example because its loop was closed. The guard does so at exit.
+                return
+            guard, self._guard = self._guard, None
             if guard is not None:
                 guard.dismiss()
             self._close_log()
