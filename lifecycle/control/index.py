@@ -77,11 +77,11 @@ class Index(Generic[T]):
 
         This method handles topics that match one node per level. `_spread` handles the others.
         """
-        segments = topic.split("/")
+        segments = iter(topic.split("/"))
         node = self._root
-        for at, segment in enumerate(segments):
+        for segment in segments:
             if node.is_odd:
-                return _spread([node], segments[at:])
+                return _spread([node], [segment, *segments])
             literals, star = node.literals, node.star
             child = None if literals is None else literals.get(segment)
             if child is None:
@@ -91,7 +91,7 @@ class Index(Generic[T]):
             elif star is None:
                 node = child
             else:
-                return _spread([child, star], segments[at + 1 :])
+                return _spread([child, star], [*segments])
         return [node.value] if node.value is not None and not node.is_odd else _spread([node], [])
 
 
