@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from lifecycle.cli import main
 from tests.programs import LIMIT, Running
 from tests.waiting import until_blocking
 
@@ -52,6 +53,21 @@ def up(here: Path) -> Iterator[Callable[..., Running]]:
 @pytest.fixture
 def tables(up: Callable[..., Running]) -> Callable[..., Running]:
     return lambda text, *argv, **env: up(text, *argv, name="lifecycle.toml", **env)
+
+
+@pytest.fixture
+def answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """Return a function that runs `lifecycle ctl` in this process, and returns its status and the answer or error."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+    def ask(*words: str) -> tuple[int, str]:
+        status = main(["ctl", *words])
+        out, err = capsys.readouterr()
+        return status, out if status == 0 else out + err
+
+    return ask
 
 
 def pids(text: str) -> list[int]:
@@ -434,7 +450,7 @@ class TestPolicies:
         assert program.stop().count("changed:") == 3
 
     def test_an_error_in_a_python_or_env_file_keeps_the_old_process(
-        self, tables: Callable[..., Running], here: Path, tmp_path: Path
+        self, tables: Callable[..., Running], answered: Callable[..., tuple[int, str]], here: Path, tmp_path: Path
     ) -> None:
         program = tables(
             f"""
@@ -448,7 +464,7 @@ class TestPolicies:
         (here / "app.py").write_text("def f(:\n")
         program.until("changed: app.py (added); the old web keeps running because of this error:\n")
         program.until("SyntaxError")
-        status, text = answered(tmp_path, "restart", "web")
+        status, text = answered("restart", "web")
         assert (status, "the old web keeps running" in text, "SyntaxError" in text) == (1, True, True)
         (here / ".env").write_text("A: 1\n")
         program.until("the old web keeps running because of these errors:\n")
@@ -699,19 +715,19 @@ def test_processes_of_process_compose_run(up: Callable[..., Running], here: Path
 
 class TestScale:
     def test_copies_are_added_and_removed_while_the_others_continue(
-        self, up: Callable[..., Running], tmp_path: Path
+        self, up: Callable[..., Running], answered: Callable[..., tuple[int, str]], tmp_path: Path
     ) -> None:
         program = up(
             f"web: echo port $PORT; {LIVES}\nworker: {LIVES}\n", "--log-dir", "log", XDG_RUNTIME_DIR=str(tmp_path)
         )
         for _ in range(2):
             program.until("| up")
-        assert answered(tmp_path, "scale", "web=3,worker=0") == (0, "web: web, web.2, web.3\nworker: no copy\n")
+        assert answered("scale", "web=3,worker=0") == (0, "web: web, web.2, web.3\nworker: no copy\n")
         for name, port in (("web.2", 5001), ("web.3", 5002)):
             program.until(f"{name}  | port {port}\n")
             program.until(f"{name}  | up")
             assert (tmp_path / "here" / "log" / f"{name}.log").read_text().startswith(f"port {port}\n")
-        assert answered(tmp_path, "scale", "web=1") == (0, "web: web\n")
+        assert answered("scale", "web=1") == (0, "web: web\n")
         text = program.stop()
         assert text.index("stopping web.3") < text.index("stopping web.2")
         summary = text[text.rindex("stopping") :]
@@ -721,7 +737,7 @@ class TestScale:
         wait_gone(pids(text))
 
     def test_scaled_process_stops_after_its_dependents_and_restarts_with_its_files(
-        self, tables: Callable[..., Running], here: Path, tmp_path: Path
+        self, tables: Callable[..., Running], answered: Callable[..., tuple[int, str]], here: Path, tmp_path: Path
     ) -> None:
         (here / "source").touch()
         program = tables(
@@ -733,7 +749,7 @@ class TestScale:
             XDG_RUNTIME_DIR=str(tmp_path),
         )
         program.until("web    | up")
-        assert answered(tmp_path, "scale", "db=2")[0] == 0
+        assert answered("scale", "db=2")[0] == 0
         program.until("db.2   | up")
         (here / "source").write_text("new")
         for _ in range(2):
@@ -742,7 +758,7 @@ class TestScale:
         assert text.rindex("stopping web") < text.rindex("stopping db.2")
 
     def test_up_continues_without_copies_and_reports_copies_that_cannot_start(
-        self, tables: Callable[..., Running], tmp_path: Path
+        self, tables: Callable[..., Running], answered: Callable[..., tuple[int, str]], tmp_path: Path
     ) -> None:
         program = tables(
             """
@@ -753,13 +769,13 @@ class TestScale:
             XDG_RUNTIME_DIR=str(tmp_path),
         )
         program.until("ready: web")
-        status, text = answered(tmp_path, "scale", "web=2")
+        status, text = answered("scale", "web=2")
         assert (status, "web.2 was not added" in text, "status 3" in text) == (1, True, True)
-        assert answered(tmp_path, "scale", "web=0") == (0, "web: no copy\n")
-        assert answered(tmp_path, "status")[0] == 0
-        status, text = answered(tmp_path, "scale", "web=1")
+        assert answered("scale", "web=0") == (0, "web: no copy\n")
+        assert answered("status")[0] == 0
+        status, text = answered("scale", "web=1")
         assert (status, "web was not added" in text) == (1, True)
-        assert answered(tmp_path, "status")[0] == 0
+        assert answered("status")[0] == 0
         assert "Traceback" not in program.stop()
 
     def test_scaling_down_is_refused_once_the_program_stops(
@@ -808,23 +824,20 @@ class TestScale:
         assert "did not finish its events" not in text
         wait_gone(pids(text))
 
-    @pytest.mark.parametrize(
-        ("word", "answer"),
-        [
-            ("wbe=2", "no process 'wbe' runs here; did you mean web?"),
-            ("web=-1", "scale web=-1: use NAME=N, such as web=2,worker=3"),
-            ("web", "scale web: use NAME=N, such as web=2,worker=3"),
-            ("", "scale: use NAME=N, such as web=2"),
-        ],
-    )
     def test_wrong_number_or_name_is_answered(
-        self, up: Callable[..., Running], tmp_path: Path, word: str, answer: str
+        self, up: Callable[..., Running], answered: Callable[..., tuple[int, str]], tmp_path: Path
     ) -> None:
         program = up(f"web: {LIVES}\n", XDG_RUNTIME_DIR=str(tmp_path))
         program.until("| up")
-        status, text = answered(tmp_path, "scale", *filter(None, [word]))
-        assert (status, answer in text) == (1, True), text
-        assert answered(tmp_path, "scale", "web=1") == (0, "web: web\n")
+        for words, answer in (
+            (["wbe=2"], "no process 'wbe' runs here; did you mean web?"),
+            (["web=-1"], "scale web=-1: use NAME=N, such as web=2,worker=3"),
+            (["web"], "scale web: use NAME=N, such as web=2,worker=3"),
+            ([], "scale: use NAME=N, such as web=2"),
+        ):
+            status, text = answered("scale", *words)
+            assert (status, answer in text) == (1, True), text
+            assert answered("scale", "web=1") == (0, "web: web\n")
         program.stop()
 
     def test_completions_contain_one_copy_more_and_one_fewer(self, up: Callable[..., Running], tmp_path: Path) -> None:
@@ -845,11 +858,3 @@ class TestScale:
 def lines_of(name: str, text: str) -> list[str]:
     """Return the output of one process. Messages may stand between its lines."""
     return [line for line in text.splitlines() if line.startswith(f"{name} ") and "|" in line]
-
-
-def answered(runtime: Path, *words: str) -> tuple[int, str]:
-    """Return the exit status of `lifecycle ctl`, and the answer or the error."""
-    command = [sys.executable, "-m", "lifecycle", "ctl", *words]
-    env = {**os.environ, "XDG_RUNTIME_DIR": str(runtime), "NO_COLOR": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=LIMIT)
-    return done.returncode, done.stdout if done.returncode == 0 else done.stdout + done.stderr
