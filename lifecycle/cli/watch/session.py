@@ -52,7 +52,7 @@ __all__ = [
 #: The maximum time, in seconds, for collecting changes while files keep changing.
 _LONGEST_WAIT: Final = 2.0
 #: The minimum and maximum time, in seconds, between two reports of changes.
-_SHORTEST_STEP, _LONGEST_STEP = 0.01, 0.05
+_SHORTEST_STEP, _LONGEST_STEP = 0.001, 0.05
 
 #: A file is probably written by the command if it changes after this many starts in a row. Each change must follow
 #: the previous one within this many seconds.
@@ -140,8 +140,8 @@ def handle_changes(
     """
     debounce = Debounce(wait, max_wait=max(_LONGEST_WAIT, wait), merge=_MergeChanged())
     router.handle("file/*", handler, debounce=debounce)
-    # While files keep changing, the source reports every two steps. This period must be shorter than `wait`.
-    step = min(max(wait / 5, _SHORTEST_STEP), _LONGEST_STEP)
+    # While files keep changing, the source reports once per step. The step must be shorter than `wait`, and delays it.
+    step = min(max(wait / 25, _SHORTEST_STEP), _LONGEST_STEP)
     roots = ((True, tuple(paths)), (False, tuple(flat)))
     return [ChangeSource(react, *each, recursive=recursive, step=step, poll=poll) for recursive, each in roots if each]
 
