@@ -680,13 +680,16 @@ class RunRegistry:
         """Take a workflow that is due, and run it, unless another process takes it first."""
         if self._is_busy(row.id):
             return
+        plan = compile_flow(self._known[row.name])
+        # If this process cannot load the workflow, another one may.
+        _check_values(plan, self._loader.codec.decode(row.store))
         try:
             snapshot = await self._loader.store.take(row.id, self._loader.presence.token, seen=row.epoch)
             if self._is_busy(row.id):
                 # The run may have read the row before this process took the workflow.
                 self._taken.add(row.id)
             else:
-                self.adopt(compile_flow(self._known[row.name]), snapshot)
+                self.adopt(plan, snapshot)
         except ClaimLost:
             pass
 

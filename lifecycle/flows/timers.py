@@ -130,15 +130,15 @@ class Timers:
         """Continue the workflows that are due, and return the seconds until the next one is."""
         clock = clock_of(self._store)
         try:
-            rows = await self._store.due(self._names, now=clock(), limit=_AT_ONCE)
-            healthy = [row for row in rows if row.id not in self._broken]
+            rows = await self._store.due(self._names, now=clock(), limit=_AT_ONCE + len(self._broken))
+            healthy = [row for row in rows if row.id not in self._broken][:_AT_ONCE]
             await self._resume_all(healthy)
             if len(healthy) == _AT_ONCE:
                 return 0.0
             if self._look_at_others:
                 self._look_at_others = False
                 await self._log_overdue(clock())
-            due = await self._store.next_due(self._names)
+            due = await self._next_due(clock() + _LOOK)
         except JournalError as error:
             _log.warning("cannot look for workflows that are due: %s", error)
             self._failures += 1
@@ -146,6 +146,11 @@ class Timers:
         self._failures = 0
         least = _AGAIN if rows else 0.0
         return _LOOK if due is None else min(_LOOK, max(least, due - clock()))
+
+    async def _next_due(self, until: float) -> float | None:
+        """Return when the next workflow that can continue is due, or None if that is after ``until``."""
+        rows = await self._store.due(self._names, now=until, limit=1 + len(self._broken))
+        return next((row.due for row in rows if row.id not in self._broken), None)
 
     async def _resume_all(self, rows: Sequence[FlowRow]) -> None:
         """Continue these workflows. Do not try again before the next tick to continue one that cannot continue.

@@ -68,7 +68,6 @@ async def test_waiting_flows_become_due_in_order_of_time(store: Store) -> None:
     assert await due(store) == ["a", "b", "c"]
     assert [row.id for row in await store.due(["w"], now=50.0, limit=2)] == ["a", "b"]
     assert await store.due(["other"], now=50.0, limit=9) == []
-    assert (await store.next_due(["other", "w"]), await store.next_due(["other"])) == (10.0, None)
 
 
 async def test_a_waiting_flow_that_is_taken_is_no_longer_due(store: Store) -> None:
@@ -76,7 +75,6 @@ async def test_a_waiting_flow_that_is_taken_is_no_longer_due(store: Store) -> No
     flow = (await store.take("one", "me", seen=1)).flow
     assert (flow.state, flow.due, flow.epoch) == ("RUNNING", 0.0, 2)
     assert await due(store) == []
-    assert await store.next_due(["w"]) is None
 
 
 async def test_a_signal_is_stored_and_makes_a_waiting_flow_due(store: Store) -> None:
@@ -193,7 +191,6 @@ async def test_timers_leave_out_flows_of_unfinished_jobs(store: Store) -> None:
     assert await due(store, 600.0) == []
     await store.jobs(store.presence()).park(job, now=20.0)
     assert await due(store, 600.0) == []
-    assert await store.next_due(["w"]) is None
 
 
 async def test_a_lost_claim_cannot_be_parked(store: Store) -> None:

@@ -203,6 +203,27 @@ async def test_a_workflow_that_cannot_be_decoded_does_not_delay_others(
 
 
 @pytest.mark.usefixtures("clock")
+async def test_another_process_continues_more_workflows_than_are_taken_at_once_that_cannot_be_decoded() -> None:
+    @workflow
+    async def nap(seconds: float) -> None:
+        await sleep(seconds)
+
+    store = MemoryStore()
+    async with Flows(store=store) as flows:
+        for seconds in [3] * 1001 + [6]:
+            flows.start(nap, seconds, id="six" if seconds == 6 else None)
+        await until(lambda: not flows.runs)
+    async with Flows(store=store, codec=Renamed()) as flows, Flows(store=store) as others:
+        await flows.recover(nap)
+        async with asyncio.timeout(15):
+            await flows.wait("six")
+        assert {row.state for row in await store.flows()} == {FlowState.SUCCESS, FlowState.WAITING}
+        await others.recover(nap)
+        await asyncio.sleep(5)
+        assert {row.state for row in await store.flows()} == {FlowState.SUCCESS}
+
+
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("due", ["timer", "signal"])
 async def test_a_due_workflow_that_no_process_can_run_is_logged_once_per_name(
     reopened: Callable[[], Flows], caplog: pytest.LogCaptureFixture, due: str

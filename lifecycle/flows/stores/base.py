@@ -120,12 +120,8 @@ class Store(Protocol):
     async def due(self, names: Collection[str], *, now: float, limit: int, others: bool = False) -> list[FlowRow]:
         """Return up to ``limit`` WAITING flows with these names that are due, except flows of unfinished jobs.
 
-        If ``others`` is true, return those with other names instead.
+        The one that was due first comes first. If ``others`` is true, return those with other names instead.
         """
-        ...
-
-    async def next_due(self, names: Collection[str]) -> float | None:
-        """Return the earliest time at which `due` returns a flow with one of these names, or None."""
         ...
 
     async def wake_parents(self, names: Collection[str], *, known: Collection[str]) -> bool:

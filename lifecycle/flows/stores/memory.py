@@ -11,7 +11,7 @@ import time
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict, deque
 from heapq import merge
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from lifecycle.errors import FlowError
@@ -195,14 +195,9 @@ class MemoryStore(Store):
         return sorted(found, key=lambda row: -row.created)[:newest]
 
     async def due(self, names: Collection[str], *, now: float, limit: int, others: bool = False) -> list[FlowRow]:
-        return [row for row in islice(self._asleep(names, others=others), limit) if row.due <= now]
-
-    async def next_due(self, names: Collection[str]) -> float | None:
-        return next((row.due for row in self._asleep(names)), None)
-
-    def _asleep(self, names: Collection[str], *, others: bool = False) -> Iterator[FlowRow]:
-        rows = (self._flows[id] for _, id in self._sleeping)  # noqa: A001  # the natural name
-        return (row for row in rows if (row.name in names) != others and not self._jobs.has(row.id))
+        asleep = takewhile(lambda row: row.due <= now, (self._flows[each] for _, each in self._sleeping))
+        rows = (row for row in asleep if (row.name in names) != others and not self._jobs.has(row.id))
+        return list(islice(rows, limit))
 
     async def wake_parents(self, names: Collection[str], *, known: Collection[str]) -> bool:
         parents = {row.parent for row in self._flows.values() if row.name not in known and row.state not in ENDS}

@@ -373,7 +373,6 @@ _WITHOUT_JOB = "NOT EXISTS (SELECT 1 FROM lifecycle_jobs j WHERE j.id = f.id AND
 _ASLEEP = "f.state = 'WAITING' AND f.due > 0 AND f.name {among[names]} AND " + _WITHOUT_JOB
 _DUE_FLOWS = f"SELECT {_FLOW} FROM lifecycle_flows f WHERE {_ASLEEP} AND f.due <= :now ORDER BY f.due LIMIT :limit"  # noqa: S608  # our own columns
 _DUE_OTHERS = _DUE_FLOWS.replace("f.name {among[names]}", "NOT f.name {among[names]}")
-_NEXT_DUE = f"SELECT min(f.due) FROM lifecycle_flows f WHERE {_ASLEEP}"  # noqa: S608  # our own text
 _COMMITTED = "SELECT 1 FROM lifecycle_flows WHERE id = :flow AND epoch = :epoch AND stamp = :stamp"
 _TAKE_BACK = "DELETE FROM lifecycle_flow_changes WHERE flow = :flow AND seq >= :taken_back AND {held}"
 _CHANGES = (
@@ -535,10 +534,6 @@ class SQLStore(Store):
         values = {"names": self._sql.listed(names), "now": now, "limit": limit}
         (rows,) = await self._database.read(self._sql.ask(_DUE_OTHERS if others else _DUE_FLOWS, values))
         return [FlowRow._make(row) for row in rows]
-
-    async def next_due(self, names: Collection[str]) -> float | None:
-        (((due,),),) = await self._database.read(self._sql.ask(_NEXT_DUE, {"names": self._sql.listed(names)}))
-        return None if due is None else float(due)
 
     async def scheduled(self, schedule: str, *, now: float) -> float:
         values = {"schedule": schedule, "now": now}
