@@ -69,7 +69,6 @@ mypy: $(STAMP)
 pyright: export PATH := $(CURDIR)/$(BIN):$(PATH)
 pyright: $(STAMP)
 	pyright
-	pyright --project tests/typing
 	pyright --verifytypes lifecycle --ignoreexternal >$(VENV)/types.txt || { cat $(VENV)/types.txt; exit 1; }
 
 chaos: $(STAMP)  ## run each storm of tests/chaos/all.py for a minute; LIFECYCLE_CHAOS=SECONDS sets the time, LIFECYCLE_SEED=… repeats a run
