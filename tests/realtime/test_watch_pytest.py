@@ -28,8 +28,10 @@ def test_slow():
 
 
 @pytest.fixture(autouse=True)
-def only_tests(here: Path) -> None:
+def only_tests(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "app.py").unlink()
+    # The installed plugins take most of the time that pytest needs to start.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
 def runs(seen: Any) -> int:
