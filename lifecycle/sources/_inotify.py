@@ -90,12 +90,12 @@ class Inotify:
 
     async def ready(self) -> None:
         """Wait until there are reports to read."""
-        loop, readable = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self._fd, readable.set)
+        loop, fd, readable = asyncio.get_running_loop(), self._fd, asyncio.Event()
+        loop.add_reader(fd, readable.set)
         try:
             await readable.wait()
         finally:
-            loop.remove_reader(self._fd)
+            loop.remove_reader(fd)
 
     def read(self) -> Reports:
         """Return the reports since the last call, without waiting."""

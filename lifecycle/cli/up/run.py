@@ -20,12 +20,10 @@ from lifecycle._util import file_mode
 from lifecycle.cli.files import did_you_mean, permissions_checked
 from lifecycle.cli.logs import console_for, logging_to
 from lifecycle.cli.output import DONE, FAILED, CliError, UsageError, write
-from lifecycle.cli.up.changes import Changes
 from lifecycle.cli.up.processes import environment, find_file, read_file
 from lifecycle.cli.up.screen import Outcome, Screen, StatusPrinter, exit_status, plan, summary
 from lifecycle.cli.up.selection import counts, selected
 from lifecycle.cli.up.starts import OrderedWorker, Starts
-from lifecycle.cli.watch.session import watching
 from lifecycle.control import Router
 from lifecycle.errors import InvalidTransition, NotHandled, SourceFailed, WorkerFailed
 from lifecycle.workers import ProcessWorker, Spec, Supervisor
@@ -34,6 +32,7 @@ from lifecycle.workers.model import AT_WORK, FINAL, Status
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
+    from lifecycle.cli.up.changes import Changes
     from lifecycle.cli.up.processes import Process
     from lifecycle.cli.up.selection import Formation, UpSettings
     from lifecycle.cli.watch.session import ChangeSource
@@ -112,11 +111,11 @@ class _Program:
             stop_order="parallel",
         )
         self._starts = Starts(processes, self._supervisor, screen.console, self._end_if_over)
-        self._changes = Changes(formation.processes, self._environment, self._starts, screen.console, logs=screen.logs)
+        self._changes = self._new_changes()
         # The names of processes that `lifecycle ctl` has scaled to 0. They can be started again.
         self._emptied: set[str] = set()
         self._router = self._new_router()
-        self._files: list[ChangeSource] = self._changes.handle(self._router) if self._changes.paths else []
+        self._files: list[ChangeSource] = [] if self._changes is None else self._changes.handle(self._router)
         self._spawned = asyncio.Event()
         self._outcomes: list[Outcome] = []
 
@@ -148,17 +147,32 @@ class _Program:
 
         return [] if self._dashboard is None else [Dashboard(port=self._dashboard)]
 
+    def _new_changes(self) -> Changes | None:
+        """Return the handlers for changed files, or None if no process watches files."""
+        if not any(each.watch for each in self._formation.processes):
+            return None
+        from lifecycle.cli.up.changes import Changes
+
+        screen = self._screen
+        return Changes(self._formation.processes, self._environment, self._starts, screen.console, logs=screen.logs)
+
     def _new_router(self) -> Router:
         """Return a router for the command `scale`, which also checks files before the built-in command `restart`."""
         router = Router("up")
         router.command("scale", self._scale, help="Change the number of copies: NAME=N.", complete=self._scalings)
-        router.handle("command/restart", self._check_restart, concurrency=len(self._processes))
+        if self._changes is not None:
+            router.handle("command/restart", self._check_restart, concurrency=len(self._processes))
         # Otherwise, a program with a router ignores SIGHUP if there is no terminal.
         router.handle("signal/hangup", lambda _: _shut_down())
         return router
 
     async def _main(self) -> None:
-        """Run the processes. Their files are listed before they start, so that no change is missed."""
+        """Run the processes. Their files are watched before they start, so that no change is missed."""
+        if self._changes is None:
+            await self._live()
+            return
+        from lifecycle.cli.watch.session import watching
+
         async with watching(self._router, self._files, self._changes.learn(), self._spawned):
             await self._live()
 
@@ -226,6 +240,7 @@ class _Program:
 
     async def _check_restart(self, event: CommandEvent) -> None:
         """Refuse to restart a process if one of its files is broken."""
+        assert self._changes is not None, "it handles the command only then"
         for word in event.args[:1]:
             name = word.rpartition("/")[2].partition(".")[0]
             if why_not := await self._changes.why_not(name):
@@ -300,7 +315,8 @@ class _Program:
             raise refused(f"{process.name} cannot start yet: it waits for {', '.join(waits)}")
         try:
             self._screen.add(process.name)
-            self._changes.ignore(*self._screen.logs)
+            if self._changes is not None:
+                self._changes.ignore(*self._screen.logs)
             spec = self._spec(process)
             self._use_copies()
             await self._supervisor.add(spec)
