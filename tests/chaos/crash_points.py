@@ -19,9 +19,11 @@ from tests.flows.legality import illegal
 from tests.flows.numbered_flows import NumberedFlow, left_of
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from lifecycle.flows import Batch
 
-__all__ = ["die_at_each_point", "storm"]
+__all__ = ["die_at_each_point", "storm", "with_random_numbers"]
 
 CONCURRENCY = (None, 1, 2)
 
@@ -117,13 +119,14 @@ async def die_at_each_point(number: int, report: Report) -> None:
         report.lost += [f"{name}: {wrong}" for wrong in illegal(await life.store.changes("f", limit=9999))]
 
 
-async def _storm(seconds: float, seed: int) -> Report:
+async def with_random_numbers(die: Callable[[int, Report], Awaitable[None]], seconds: float, seed: int) -> Report:
+    """Call ``die`` with one random number after another for so many seconds, and return its report."""
     chance, report = random.Random(seed), Report()
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        await die_at_each_point(chance.randrange(2**32), report)
+        await die(chance.randrange(2**32), report)
     return report
 
 
 def storm(seconds: float, seed: int) -> Report:
-    return asyncio.run(_storm(seconds, seed))
+    return asyncio.run(with_random_numbers(die_at_each_point, seconds, seed))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import random
-import time
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -20,13 +18,14 @@ from lifecycle.flows.records import CANCEL
 from lifecycle.flows.states import ENDS
 from lifecycle.flows.workflow_log import order
 from lifecycle.testing.virtual import VirtualLoop
-from tests.chaos.report import Report
+from tests.chaos.crash_points import with_random_numbers
 from tests.flows.numbered_workflows import READY, Programs, expected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lifecycle.flows import Change, StepRow, Store
+    from tests.chaos.report import Report
 
 __all__ = ["Life", "die_at_each_write", "histories_wrong", "in_memory", "left_of", "storm"]
 
@@ -275,14 +274,6 @@ async def _survive(life: Life, writes: int, end: dict[str, Any], report: Report)
     report.lost += [f"{name}: the time of {key} changed" for key, due in timers.items() if after[key].due != due]
 
 
-async def _storm(seconds: float, seed: int) -> Report:
-    chance, report = random.Random(seed), Report()
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        await die_at_each_write(chance.randrange(2**32), report)
-    return report
-
-
 def storm(seconds: float, seed: int) -> Report:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(_storm(seconds, seed))
+        return runner.run(with_random_numbers(die_at_each_write, seconds, seed))

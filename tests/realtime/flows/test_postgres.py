@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +29,13 @@ from lifecycle.flows import (
     task,
 )
 from tests import postgres
+from tests.flows.working import working
 from tests.realtime.flows._losing import way
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from lifecycle.flows import Flow
     from lifecycle.testing import Clock
     from tests.realtime.flows._losing import Loss, Way
 
@@ -206,7 +206,7 @@ async def test_flows_and_workers_live_through_the_end_of_the_server(mortal: post
         return 1
 
     flow = linear("f", task(first, name="a"), task(lambda a: a + 1, name="b"))
-    async with Flows(mortal.url()) as flows, working(flows, flow) as queue:
+    async with Flows(mortal.url()) as flows, working(queue := JobQueue(flows), flow):
         run = flows.start(flow, id="run")
         await begun.wait()
         mortal.kill()
@@ -221,7 +221,7 @@ async def test_flows_and_workers_live_through_the_end_of_the_server(mortal: post
 async def test_a_job_that_is_enqueued_during_a_restart_is_claimed_at_once(mortal: postgres.Postgres) -> None:
     """With a lease of one hour, polling alone would take twenty minutes."""
     url, one = mortal.url(), linear("one", task(lambda: 1, name="a"))
-    async with Flows(url) as flows, Flows(url) as others, working(flows, one, lease=HOUR):
+    async with Flows(url) as flows, Flows(url) as others, working(JobQueue(flows), one, lease=HOUR):
         assert await (await JobQueue(others).enqueue("one")) == "SUCCESS"
         mortal.stop()
         enqueuing = asyncio.create_task(JobQueue(others).enqueue("one"))
@@ -259,23 +259,11 @@ async def test_a_process_that_was_cut_off_is_present_and_notifies_again() -> Non
 # -- other processes ---------------------------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def working(flows: Flows, *items: Flow, lease: float = 30.0) -> AsyncIterator[JobQueue]:
-    queue = JobQueue(flows)
-    work = asyncio.create_task(queue.work({item.name: item for item in items}, lease=lease))
-    try:
-        yield queue
-    finally:
-        work.cancel()
-        with suppress(asyncio.CancelledError):
-            await work
-
-
 async def test_a_worker_elsewhere_is_notified_of_a_job_and_a_waiter_of_its_end() -> None:
     """With a lease of one hour, polling alone would take twenty minutes."""
     url, one = postgres.server().cleared(), linear("one", task(lambda: 1, name="a"))
-    async with Flows(url) as flows, Flows(url) as others, working(flows, one, lease=3600.0) as queue:
-        await until(lambda: queue.flows.presence.losses == 0)
+    async with Flows(url) as flows, Flows(url) as others, working(JobQueue(flows), one, lease=HOUR):
+        await until(lambda: flows.presence.losses == 0)
         async with asyncio.timeout(LIMIT):
             assert await (await JobQueue(others).enqueue("one")) == "SUCCESS"
 
@@ -392,7 +380,7 @@ async def test_a_delayed_job_is_due_although_the_servers_clock_goes_back() -> No
     async with Flows(wound.url) as flows:
         job = await JobQueue(flows).enqueue("one", after=0.2)
         wound.step(-HOUR)
-        async with Flows(wound.url) as others, working(others, one), asyncio.timeout(LIMIT):
+        async with Flows(wound.url) as others, working(JobQueue(others), one), asyncio.timeout(LIMIT):
             assert await job == "SUCCESS"
 
 
