@@ -147,7 +147,6 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_collection_finish() -> None:
     """Exclude objects that exist before the first test from garbage collection, because scanning them would be slow."""
-    gc.collect()
     gc.freeze()
 
 
