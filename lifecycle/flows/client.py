@@ -11,7 +11,6 @@ from weakref import WeakValueDictionary
 
 from lifecycle import hooks
 from lifecycle._async import shield, start_task
-from lifecycle._cron import Cron
 from lifecycle._durations import in_seconds, in_seconds_or_none
 from lifecycle._util import reason_of
 from lifecycle.errors import ClaimLost, FlowError, InvalidState
@@ -24,7 +23,6 @@ from lifecycle.flows.outbox import Outbox
 from lifecycle.flows.plan import compile_flow
 from lifecycle.flows.records import CANCEL, FlowRow, FlowsState, SignalRow, Snapshot
 from lifecycle.flows.run import FlowLoader, Run
-from lifecycle.flows.schedules import Schedule, Schedules
 from lifecycle.flows.serializers import JSON
 from lifecycle.flows.states import ENDS, FlowState
 from lifecycle.flows.stores.base import id_for, storable
@@ -43,6 +41,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.definition import Item, Part
     from lifecycle.flows.plan import Plan
     from lifecycle.flows.records import FlowInfo
+    from lifecycle.flows.schedules import Schedules
     from lifecycle.flows.serializers import Codec
     from lifecycle.flows.stores.base import Store
     from lifecycle.flows.stores.presence import Presence
@@ -97,7 +96,8 @@ class Flows:
         self._threads = LoopThreads("task of a flow", THREADS)
         self._loader = FlowLoader(self.store, self.codec, options or Options(), self.presence, self._threads)
         self._registry = RunRegistry(self._loader)
-        self._schedules = Schedules(self.store, self._registry.start_created)
+        # None until the first call of `schedule`, because time zones are slow to load.
+        self._schedules: Schedules | None = None
         self._open = False
         #: True while all flows are suspended, in which case job queues claim no jobs.
         self.suspended: bool = False
@@ -135,7 +135,8 @@ class Flows:
         hooks.component_closed.announce(self, component=self)
         try:
             async with asyncio.timeout(self.stop_timeout + STOP_MARGIN):
-                await self._schedules.close()
+                if self._schedules is not None:
+                    await self._schedules.close()
                 await self._registry.close()
                 await self.suspend(cancel_after=self.stop_timeout)
         except TimeoutError:
@@ -373,6 +374,9 @@ class Flows:
             TypeError: if the arguments do not fit the workflow.
             FlowError: if there is a schedule with the same id, or if the flow or a value is invalid.
         """
+        from lifecycle._cron import Cron
+        from lifecycle.flows.schedules import Schedule, Schedules
+
         self._check_open()
         plan = compile_flow(flow)
         values = _bound(plan, args, store)
@@ -384,7 +388,10 @@ class Flows:
             return _row(plan, id, text)._replace(epoch=1, owner=owner)
 
         self._registry.remember(flow)
-        self._schedules.add(Schedule(id_for(id or plan.name), Cron(expression, timezone, catch_up), catch_up, row))
+        cron = Cron(expression, timezone, catch_up)
+        if self._schedules is None:
+            self._schedules = Schedules(self.store, self._registry.start_created)
+        self._schedules.add(Schedule(id_for(id or plan.name), cron, catch_up, row))
 
     # -- look-up -------------------------------------------------------------------------------------------------------
 
