@@ -144,7 +144,7 @@ def started(kind: str, place: Path) -> Iterator[Reloader]:
 @contextmanager
 def running(argv: Sequence[str], place: Path) -> Iterator[psutil.Process]:
     """Run a reloader in ``place``. entr reads the names of the files to watch from its standard input."""
-    files = "\n".join(str(each) for each in place.rglob("*.py"))
+    files = "\n".join(str(each) for each in place.rglob("*.py")) if argv[0] == "entr" else ""
     silent = subprocess.DEVNULL
     with subprocess.Popen(
         argv, cwd=place, stdin=subprocess.PIPE, stdout=silent, stderr=silent, text=True, start_new_session=True
