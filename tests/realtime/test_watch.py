@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from lifecycle.cli import main
 from tests.guards import is_guard
 from tests.realtime.watches import APP, LIMIT, has_ended, here, watch, write
 from tests.waiting import until_blocking
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 __all__ = ["here", "watch"]  # fixtures
@@ -261,17 +263,6 @@ class TestOptions:
         seen.said(r"changed: b\.txt \(added\); restarting")
         assert "x.txt" not in seen.err.read_text()
 
-    @pytest.mark.parametrize("option", ["-F", "--ignore-file", "--watch-non-recursive"])
-    def test_a_missing_file_is_a_usage_error(self, watch: Any, option: str) -> None:
-        seen = watch(option, "nowhere", ready=False)
-        seen.ends(2)
-        assert "'nowhere': no such" in seen.err.read_text()
-
-    def test_a_missing_directory_is_a_usage_error(self, watch: Any) -> None:
-        seen = watch("--workdir", "nowhere", ready=False)
-        seen.ends(2)
-        assert "--workdir nowhere: no such directory" in seen.err.read_text()
-
 
 class TestStreams:
     @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "| true", "2>&1 | true"])
@@ -429,6 +420,22 @@ class TestWebhook:
 
 
 class TestMistakes:
+    @pytest.fixture
+    def ended(
+        self, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> Callable[..., tuple[int, str, str]]:
+        """Return a function that runs `lifecycle watch` in this process, and returns its exit status and output."""
+        monkeypatch.chdir(here)
+
+        def run(*argv: str) -> tuple[int, str, str]:
+            try:
+                status: Any = main(["watch", *argv])
+            except SystemExit as end:
+                status = end.code
+            return status, *capsys.readouterr()
+
+        return run
+
     @pytest.mark.parametrize(
         ("argv", "status", "said"),
         [
@@ -437,6 +444,10 @@ class TestMistakes:
             (["--", "./app.py"], 2, "'./app.py': not executable; run chmod +x ./app.py"),
             (["--", "./none"], 2, "'./none': no such file"),
             (["gone", "--", "true"], 2, "'gone': no such file or directory to watch"),
+            (["-F", "nowhere", "--", "true"], 2, "'nowhere': no such"),
+            (["--ignore-file", "nowhere", "--", "true"], 2, "'nowhere': no such"),
+            (["--watch-non-recursive", "nowhere", "--", "true"], 2, "'nowhere': no such"),
+            (["--workdir", "nowhere", "--", "true"], 2, "--workdir nowhere: no such directory"),
             (["--busy", "x", "--", "true"], 2, "expected restart, queue or drop"),
             (["--webhook", "0.0.0.0:0", "--", "true"], 2, "can be reached from other machines"),
             (["--webhook", "127.0.0.1:0", "--secret-env", "NOPE", "--", "true"], 3, "the environment variable NOPE"),
@@ -444,47 +455,25 @@ class TestMistakes:
         ],
     )
     def test_a_mistake_is_named_and_nothing_is_started(
-        self, here: Path, argv: list[str], status: int, said: str
+        self, ended: Callable[..., tuple[int, str, str]], argv: list[str], status: int, said: str
     ) -> None:
-        ended = subprocess.run(
-            [sys.executable, "-m", "lifecycle", "watch", *argv],
-            cwd=here,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-            check=False,
-        )
-        assert (ended.returncode, said in ended.stderr, ended.stdout) == (status, True, ""), ended.stderr
-        assert "Traceback" not in ended.stderr
+        exit_code, out, err = ended(*argv)
+        assert (exit_code, said in err, out) == (status, True, ""), err
+        assert "Traceback" not in err
 
-    def test_missing_path_of_the_file_is_a_configuration_error(self, here: Path) -> None:
+    def test_missing_path_of_the_file_is_a_configuration_error(
+        self, ended: Callable[..., tuple[int, str, str]], here: Path
+    ) -> None:
         (here / "pyproject.toml").write_text("[tool.lifecycle.watch]\npaths = ['gone']\n")
-        ended = subprocess.run(
-            [sys.executable, "-m", "lifecycle", "watch", "--", "true"],
-            cwd=here,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-            check=False,
-        )
-        assert ended.returncode == 3
-        assert "gone': no such file or directory to watch; correct paths in [tool.lifecycle.watch]" in ended.stderr
+        status, _, err = ended("--", "true")
+        assert status == 3
+        assert "gone': no such file or directory to watch; correct paths in [tool.lifecycle.watch]" in err
 
-    def test_a_wrong_key_in_the_file_is_named(self, here: Path) -> None:
+    def test_a_wrong_key_in_the_file_is_named(self, ended: Callable[..., tuple[int, str, str]], here: Path) -> None:
         (here / "pyproject.toml").write_text("[tool.lifecycle.watch]\nexts = 'py'\n")
-        ended = subprocess.run(
-            [sys.executable, "-m", "lifecycle", "watch", "--", "true"],
-            cwd=here,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-            check=False,
-        )
-        assert ended.returncode == 3
-        assert "exts is not known; did you mean ext?" in ended.stderr
+        status, _, err = ended("--", "true")
+        assert status == 3
+        assert "exts is not known; did you mean ext?" in err
 
 
 @pytest.mark.parametrize("argv", [["watch", "--exit-on-error", "--", "false"], ["up"]], ids=["watch", "up"])
