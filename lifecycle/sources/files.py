@@ -258,7 +258,8 @@ class _WatchedChanges:
             for path, modified in reports.hints.items()
             if path in self._entries or index.at(os.path.dirname(path))  # noqa: PTH120  # strings are faster
         }
-        again = reports.ended | {path for path in hints if index.at(path) and path not in inotify.watched}
+        watched = inotify.watched
+        again = reports.ended | {path for path in hints if index.at(path) and path not in watched}
         if reports.overflowed:
             self._tree.compare()
         if hints or again:
