@@ -11,8 +11,8 @@ of the others.
   ``uvicorn --reload``, and ``keep_old`` is ``lifecycle watch --socket --keep-old``.
 
 If a reloader does not restart the program within 20 seconds, its time is recorded as 20 seconds and its runs as 0.
-Before it stops the old process, ours waits until no file has changed for 50 ms and compiles the changed files; entr does
-neither. Before the first start, ours imports asyncio and watches each directory.
+Before it stops the old process, ours waits until no file has changed for 50 ms and compiles the changed files. entr
+does neither. Before the first start, ours imports asyncio and watches each directory.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ All supervisors run with their default settings.
 
 - ``restart``: the time from SIGKILL of a child to the first output of its replacement. ``spawn`` is a bare ``Popen``.
 - ``stop_1000_tasks``: most of the difference is two status changes and an ``Exit`` per task.
+- ``stop_100_processes``: most of the time is spent in system calls: the signal, removing the cgroup, and reaping.
 - ``bytes_per_task_worker``: the memory for one more task, as reported by tracemalloc.
 - ``rss``: the memory of a program with a hundred sleeping children, including our guard process.
 """

@@ -1,7 +1,7 @@
 """Requests that a webhook handles per CPU second, compared with a bare aiohttp handler.
 
 ``wrk`` sends signed POST requests of 1 KB over 32 connections. Our server applies limits and uses an event, a lane and
-a handler.
+a handler, each of which costs a few microseconds.
 
 - ``adnanh_webhook``: the CPU time of Debian's ``webhook``, which starts a command per request.
 - ``inbox``: accepted requests per second, limited by the disk, compared with single-row commits in SQLite.

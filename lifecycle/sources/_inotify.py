@@ -1,7 +1,7 @@
 """Watches on directories through inotify(7). The event loop waits for its reports, so an idle watch costs nothing.
 
-watchfiles checks for reports every few milliseconds, and inotify_simple starts ldconfig to find the C library. Therefore,
-we call the C library directly.
+watchfiles checks for reports every few milliseconds, and inotify_simple starts ldconfig to find the C library.
+Therefore, we call the C library directly.
 """
 
 # We use strings for paths, as the system does.
