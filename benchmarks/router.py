@@ -1,7 +1,8 @@
 """The cost of routing one event, compared with a bare ``await handler(event)``.
 
 `names_over_star` compares a route for `svc/{name}/x` with a route for `svc/*/x`. For `_cold`, each topic occurs only
-once; with many routes, their memory is not in the processor's cache. `declared_name_over_split` compares a handler that declares `name` with a handler that splits the topic itself.
+once; with many routes, their memory is not in the processor's cache. `declared_name_over_split` compares a handler that
+declares `name` with a handler that splits the topic itself.
 
 `lane_over_queue`: most of the difference is a `Delivery` per event, and a new task for each burst of a lane.
 
