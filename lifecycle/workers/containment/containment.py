@@ -155,9 +155,10 @@ class Containment:
         self.level = Level.GUARD
         command = replace(command, env=with_cookie(command.env, self._cookie))
         if self._needs.pidns:
-            return await self._in_pid_namespace(command)
+            command = await self._in_pid_namespace(command)
         if self._needs.cgroup:
             self._make_cgroup()
+        guard_manager.add_start(self._cookie)
         return self._cgroup.inside(command) if self._cgroup and self._needs.cgroup == "before" else command
 
     async def attach(self, pid: int) -> None:
@@ -167,8 +168,9 @@ class Containment:
             WorkerFailed: if containment fails. The caller must kill the process.
         """
         try:
-            if self._has_guard:
+            if self._cookie is not None:
                 guard_manager.add_group(pid)
+                guard_manager.remove_start(self._cookie)
         except OSError as error:
             raise self._refusal(str(error)) from error
         if self._cgroup is not None and self._cookie is not None and self._needs.cgroup == "after":
@@ -226,6 +228,8 @@ class Containment:
             if self._cookie is not None and started and not (enclosed and removed):
                 await _sweep_for(self._cookie, self._seen)
         finally:
+            if self._cookie is not None:
+                guard_manager.remove_start(self._cookie)
             self._cgroup = self._cookie = None
             if self._has_guard:
                 self._has_guard = False

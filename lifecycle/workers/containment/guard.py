@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from lifecycle.backoff import Backoff
 from lifecycle.workers import _posix
-from lifecycle.workers.containment.process_scan import COOKIE, read_process, remove_cgroup
+from lifecycle.workers.containment.process_scan import COOKIE, read_process, remove_cgroup, ticks_since_boot
 from lifecycle.workers.stdio import Command, popen
 
 if TYPE_CHECKING:
@@ -221,6 +221,7 @@ class GuardManager:
         self._guard: GuardProcess | None = None
         self._shared_log: SharedLog | None = None
         self._users = 0
+        self._starts: dict[str, int] = {}
         self._groups: dict[int, int] = {}
         self._cgroups: set[str] = set()
         self._containers: dict[str, str] = {}
@@ -270,6 +271,22 @@ class GuardManager:
             self._close_log()
         if guard is not None:
             await guard.wait()
+
+    def add_start(self, cookie: str) -> None:
+        """Have the guard wait for the process that is about to be forked. Raises OSError, like `acquire`.
+
+        If this program is killed before the process has executed its command, neither a group nor a cookie identifies
+        the process.
+        """
+        with self._lock:
+            self._starts[cookie] = ticks_since_boot()
+            self._add(f"?{cookie} {self._starts[cookie]}")
+
+    def remove_start(self, cookie: str) -> None:
+        """Forget a process whose group has been added, or that could not be started."""
+        with self._lock:
+            if self._starts.pop(cookie, None) is not None:
+                self._note([f"!{cookie}"])
 
     def add_group(self, pgid: int) -> None:
         """Have the guard kill the group ``pgid``, whose leader is our child. Raises OSError, like `acquire`."""
@@ -326,6 +343,7 @@ class GuardManager:
     def entries(self) -> list[str]:
         """Return the log lines for everything that is currently registered."""
         return [
+            *(f"?{cookie} {since}" for cookie, since in self._starts.items()),
             *(f"+{pgid} {born}" for pgid, born in self._groups.items()),
             *(f"@{path}" for path in self._cgroups),
             *(f"%{name} {socket}" for name, socket in self._containers.items()),
@@ -383,6 +401,7 @@ class GuardManager:
         self._lock = threading.Lock()
         self._guard = None
         self._users = 0
+        self._starts = {}
         self._groups = {}
         self._cgroups = set()
         self._containers = {}

@@ -5,7 +5,8 @@ the parent holds open. The guard is notified of the parent's exit by this pipe o
 then reads the parent's `SharedLog` from the two files, which are inherited descriptors. In the log, ``+PID START_TIME``
 is a process group to kill. ``-PID`` means that a group is gone, and is written before the pid can be reused. ``@PATH``
 is a cgroup, ``%NAME SOCKET`` is a container and its engine's socket, and ``~NAME`` is a container that has been
-removed.
+removed. ``?COOKIE TIME`` is a process that is about to be forked, and ``!COOKIE`` means that it has been listed or has
+not been started.
 """
 
 from __future__ import annotations
@@ -39,6 +40,11 @@ _HEADER = 16
 _LAST_WAIT = 10.0
 #: Seconds between scans. If a process evades a scan by forking, a later scan catches it.
 _PAUSE = 0.001
+#: Seconds to wait for a process that had been forked, but had not executed its program yet. Until then, it has no
+#: cookie. Opening the program can take long, for example on a network file system.
+_START_LIMIT = 60.0
+#: Seconds between scans during that time.
+_START_PAUSE = 0.05
 #: How long an engine may take to remove a container, in seconds.
 _ENGINE_TIMEOUT = 60.0
 
@@ -51,6 +57,8 @@ class Guard:
         # The start times of group leaders.
         self._leaders: dict[int, int] = {}
         self._cgroups: set[str] = set()
+        # When each process that was being started was about to be forked, by cookie.
+        self._starts: dict[str, int] = {}
         # The socket of each container's engine.
         self._engines: dict[str, str] = {}
         # When the parent exited. Like process start times, this is measured in clock ticks since boot.
@@ -79,14 +87,32 @@ class Guard:
 
     def clear(self) -> None:
         """Kill all remaining processes and remove all containers."""
-        self._parent_ended = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
-        process_scan.kill_found(self._find, scans=_SCANS, pause=_PAUSE)
+        self._parent_ended = process_scan.ticks_since_boot()
+        self._kill_all()
         until = time.monotonic() + _LAST_WAIT
         for path in self._cgroups:
             # A cgroup takes a while to become empty after its processes have been killed, especially on a busy machine.
             while not process_scan.remove_cgroup(path) and time.monotonic() < until:
                 select.select([], [], [], _PAUSE)
         _remove_containers(self._engines)
+
+    def _kill_all(self) -> None:
+        until = time.monotonic() + _START_LIMIT
+        starting = True
+        while starting and time.monotonic() < until:
+            # Check this before the scan, which finds processes that have their cookie by now.
+            starting = self._is_starting()
+            process_scan.kill_found(self._find, scans=_SCANS, pause=_START_PAUSE if starting else _PAUSE)
+
+    def _is_starting(self) -> bool:
+        """Return whether one of the parent's processes may have been forked, but have no cookie yet."""
+        if not self._starts:
+            return False
+        first = min(self._starts.values())
+        return any(
+            first <= process.start_time <= self._parent_ended and process_scan.is_starting(process)
+            for process in process_scan.all_processes().values()
+        )
 
     def _take(self, line: str) -> None:
         match line[:1]:
@@ -97,6 +123,11 @@ class Guard:
                 self._leaders.pop(int(line[1:]), None)
             case "@":
                 self._cgroups.add(line[1:])
+            case "?":
+                cookie, start_time = line[1:].split()
+                self._starts[cookie] = int(start_time)
+            case "!":
+                self._starts.pop(line[1:], None)
             case "%":
                 name, _, path = line[1:].partition(" ")
                 self._engines[name] = path

@@ -28,11 +28,13 @@ __all__ = [
     "descendants",
     "descendants_of",
     "has_cookie",
+    "is_starting",
     "kill_cgroup",
     "kill_found",
     "kill_group",
     "read_process",
     "remove_cgroup",
+    "ticks_since_boot",
 ]
 
 #: The environment variable that contains the cookies, as a comma-separated list.
@@ -43,6 +45,8 @@ _ENTRY = COOKIE.encode() + b"="
 _LAST_WAIT = 1.0
 #: PF_KTHREAD, from the kernel's sched.h.
 _OF_KERNEL = 0x200000
+#: PF_FORKNOEXEC, from the same file: the process has been forked and has not executed a program yet.
+_NO_EXEC = 0x40
 #: Bytes per read, which is more than most environments contain. For files in /proc, a shorter result means end of file.
 _PART = 1 << 16
 
@@ -77,6 +81,19 @@ def read_process(pid: int) -> Process | None:
     """Return the process ``pid``, or None if it does not exist."""
     stat = _read(f"/proc/{pid}/stat")
     return Process(pid, stat) if stat else None
+
+
+def ticks_since_boot() -> int:
+    """Return the current time in clock ticks since boot, like the start time of a process."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+def is_starting(process: Process) -> bool:
+    """Return whether the process has not executed a program yet, so that its environment cannot be read."""
+    if process.is_dead or process.flags & _OF_KERNEL or process.pid == os.getpid():
+        return False
+    # The environment is empty during the exec.
+    return bool(process.flags & _NO_EXEC) or _read(f"/proc/{process.pid}/environ") == b""
 
 
 def all_processes() -> dict[int, Process]:
