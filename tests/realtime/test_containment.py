@@ -463,6 +463,41 @@ def test_a_worker_whose_loop_was_closed_ends_with_its_app(run: Any, level: str) 
     assert own is None or earlier.issuperset(own.glob(f"lifecycle-{app.pid}-*"))
 
 
+def test_a_worker_starts_while_garbage_collection_closes_the_coroutine_of_another(run: Any) -> None:
+    app, fds = run(
+        """
+        import gc, threading
+        async def begin():
+            starting = asyncio.ensure_future(started(contain="pidns").start())
+            while guard_manager.pid is None:
+                await asyncio.sleep(0)
+        gc.disable()
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(begin())
+        # The worker has the guard, and its coroutine waits for a thread.
+        loop.close()
+        for thread in threading.enumerate():
+            if thread is not threading.main_thread():
+                thread.join()
+        write = os.pwrite
+        def collect_and_write(*args):
+            os.pwrite = write
+            gc.collect()
+            return write(*args)
+        async def main():
+            os.pwrite = collect_and_write
+            async with started(contain="guard") as worker:
+                say(worker.state().pid, guard_manager.pid)
+                sys.stdin.read()
+            say(guard_manager.pid)
+        """,
+        2,
+    )
+    app.stdin.close()
+    assert app.stdout.read() == "None\n"
+    assert all(ended(fd) for fd in fds)
+
+
 @pytest.mark.parametrize("level", ["auto", "guard"])
 def test_a_process_that_was_being_started_ends_with_its_app(
     run: Any, doomed: Callable[[int], int], tmp_path: Path, level: str

@@ -21,9 +21,11 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, suppress
+from collections import deque
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle.backoff import Backoff
 from lifecycle.workers import _posix
@@ -31,7 +33,7 @@ from lifecycle.workers.containment.process_scan import COOKIE, read_process, rem
 from lifecycle.workers.stdio import Command, popen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 __all__ = [
     "ContainerGuard",
@@ -174,7 +176,7 @@ class GuardProcess:
         except BaseException:
             # Kill the guard before closing the pipe. Otherwise, the guard would start killing processes.
             os.kill(self._pid, signal.SIGKILL)
-            _reap(self._pid)
+            self.reap()
             os.close(self._pipe)
             raise
 
@@ -196,6 +198,10 @@ class GuardProcess:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         self.close()
 
+    def reap(self) -> None:
+        """After `dismiss`, block until the guard has exited."""
+        _reap(self._pid)
+
     def close(self) -> None:
         """Close the pipe and the pidfd. Also called in a forked copy of this program, which is not guarded."""
         with suppress(OSError):
@@ -209,15 +215,18 @@ class GuardProcess:
         try:
             await _posix.process_end(self._pid)
         finally:
-            _reap(self._pid)
+            self.reap()
 
 
 class GuardManager:
     """This program's guard, which runs while it has users."""
 
     def __init__(self) -> None:
-        # A lock is needed because workers can run in any thread. No user code runs while it is held.
-        self._lock = threading.Lock()
+        # A lock is needed because workers can run in any thread. It is reentrant because garbage collection can close a
+        # worker's coroutine while this thread holds it. The operations of such a coroutine are deferred.
+        self._lock = threading.RLock()
+        self._is_busy = False
+        self._deferred: deque[Callable[[], None]] = deque()
         self._guard: GuardProcess | None = None
         self._shared_log: SharedLog | None = None
         self._users = 0
@@ -245,31 +254,20 @@ class GuardManager:
         Raises:
             OSError: if the guard cannot start, or must wait because too many guards have been lost.
         """
-        with self._lock:
+        with self._locked():
             self._require()
             self._users += 1
 
     def keep(self) -> None:
         """Add a user to the running guard."""
-        with self._lock:
+        with self._locked():
             self._users += 1
 
     async def release(self) -> None:
         """Remove a user. If it was the last one, and nothing is left to guard, kill the guard and wait for its exit."""
-        with self._lock:
-            self._users -= 1
-            if self._users:
-                return
-            # Cgroups that could not be removed earlier may be empty by now.
-            self._cgroups = {path for path in self._cgroups if not remove_cgroup(path)}
-            if self.entries():
-                # A worker could not clean up, for example because its loop was closed. The guard does so at exit.
-                return
-            guard, self._guard = self._guard, None
-            if guard is not None:
-                guard.dismiss()
-            self._close_log()
-        if guard is not None:
+        dismissed: list[GuardProcess] = []
+        self._run(partial(self._remove_user, dismissed.append), partial(self._remove_user, GuardProcess.reap))
+        for guard in dismissed:
             await guard.wait()
 
     def add_start(self, cookie: str) -> None:
@@ -278,51 +276,88 @@ class GuardManager:
         If this program is killed before the process has executed its command, neither a group nor a cookie identifies
         the process.
         """
-        with self._lock:
+        with self._locked():
             self._starts[cookie] = ticks_since_boot()
             self._add(f"?{cookie} {self._starts[cookie]}")
 
     def remove_start(self, cookie: str) -> None:
         """Forget a process whose group has been added, or that could not be started."""
-        with self._lock:
-            if self._starts.pop(cookie, None) is not None:
-                self._note([f"!{cookie}"])
+        self._run(partial(self._forget, self._starts, cookie, f"!{cookie}"))
 
     def add_group(self, pgid: int) -> None:
         """Have the guard kill the group ``pgid``, whose leader is our child. Raises OSError, like `acquire`."""
         if (leader := read_process(pgid)) is None:
             return
-        with self._lock:
+        with self._locked():
             self._groups[pgid] = leader.start_time
             self._add(f"+{pgid} {leader.start_time}")
 
     def remove_groups(self, pgids: Iterable[int]) -> None:
         """Remove the groups from the log. Call this before their leaders are reaped."""
-        with self._lock:
+        with self._locked():
             self._note([f"-{pgid}" for pgid in pgids if self._groups.pop(pgid, None) is not None])
 
     def add_cgroup(self, path: str) -> None:
         """Have the guard kill all processes in the cgroup ``path``. Raises OSError, like `acquire`."""
-        with self._lock:
+        with self._locked():
             self._cgroups.add(path)
             self._add(f"@{path}")
 
     def remove_cgroup(self, path: str) -> None:
         """Forget a removed cgroup. The cgroup's line can stay in the log without causing harm."""
-        with self._lock:
-            self._cgroups.discard(path)
+        self._run(partial(self._cgroups.discard, path))
 
     def add_container(self, name: str, socket: str) -> None:
         """Have the guard remove the container ``name`` via the engine at ``socket``. Raises OSError, like `acquire`."""
-        with self._lock:
+        with self._locked():
             self._containers[name] = socket
             self._add(f"%{name} {socket}")
 
     def remove_container(self, name: str) -> None:
         """Forget a removed container."""
+        self._run(partial(self._forget, self._containers, name, f"~{name}"))
+
+    @contextmanager
+    def _locked(self) -> Generator[None]:
         with self._lock:
-            if self._containers.pop(name, None) is not None:
-                self._note([f"~{name}"])
+            try:
+                self._is_busy = True
+                yield
+            finally:
+                while self._deferred:
+                    self._deferred.popleft()()
+                self._is_busy = False
+
+    def _run(self, operation: Callable[[], None], later: Callable[[], None] | None = None) -> None:
+        """Run ``operation`` under the lock.
+
+        If garbage collection calls this during another operation, run ``later`` or ``operation`` after that one.
+        """
+        with self._lock:
+            if self._is_busy:
+                self._deferred.append(later or operation)
+                return
+            with self._locked():
+                operation()
+
+    def _remove_user(self, wait_for: Callable[[GuardProcess], None]) -> None:
+        self._users -= 1
+        if self._users:
+            return
+        # Cgroups that could not be removed earlier may be empty by now.
+        self._cgroups -= {path for path in self._cgroups if remove_cgroup(path)}
+        if self.entries():
+            # A worker could not clean up, for example because its loop was closed. The guard does so at exit.
+            return
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            guard.dismiss()
+            wait_for(guard)
+        self._close_log()
+
+    def _forget(self, registered: dict[str, Any], key: str, line: str) -> None:
+        if registered.pop(key, None) is not None:
+            self._note([line])
 
     def _add(self, line: str) -> None:
         self._note([line])
@@ -357,7 +392,7 @@ class GuardManager:
             if not self._guard.is_alive:
                 self._count_lost(self._guard.pid)
             self._guard.dismiss()
-            _reap(self._guard.pid)
+            self._guard.reap()
             self._guard = None
         if self._shared_log is None:
             self._shared_log = SharedLog(self.entries())
@@ -398,7 +433,9 @@ class GuardManager:
         if self._guard is not None:
             self._guard.close()
         self._close_log()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._is_busy = False
+        self._deferred.clear()
         self._guard = None
         self._users = 0
         self._starts = {}
