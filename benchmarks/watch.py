@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from watchfiles import awatch
-
 from benchmarks._idle import idle_cpu_percent
 from benchmarks._measure import interleaved, ratio, report
 from lifecycle.control import Router
@@ -101,6 +99,8 @@ async def _latency(watching: Watching, directory: Path) -> float:
 
 @asynccontextmanager
 async def _awatch(directory: Path, tell: Callable[[Path], None]) -> AsyncIterator[None]:
+    from watchfiles import awatch
+
     async def read() -> None:
         async with aclosing(awatch(directory, step=int(STEP * 1000), watch_filter=None)) as batches:
             async for batch in batches:
