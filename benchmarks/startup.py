@@ -34,7 +34,7 @@ BARS = {
     "heavy_modules": "none",
 }
 
-HEAVY = ("aiohttp", "watchfiles", "prompt_toolkit")
+HEAVY = ("aiohttp", "prompt_toolkit")
 
 
 def main() -> None:
