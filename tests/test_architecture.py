@@ -30,7 +30,6 @@ HEAVY = {
     "prompt_toolkit",
     "psycopg",
     "rich",
-    "watchfiles",
     "yaml",
 }
 

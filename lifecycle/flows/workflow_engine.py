@@ -143,7 +143,7 @@ class WorkflowEngine:
         self._stored = Condition()
         # The signals that were read with the snapshot, or None if they must be read.
         self._given_signals = snapshot.signals
-        # True if the signals have not been read since then.
+        # True until the signals are read again after that.
         self._unasked = False
         # True if there may be new signals, or children may have ended.
         self._unread = False

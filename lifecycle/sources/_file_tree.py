@@ -424,7 +424,8 @@ class _SnapshotIndex:
 
     def skipped(self) -> int:
         """Return the number of names in all known directories that are skipped because they are not UTF-8."""
-        return sum(directory.undecodable for directories in self._by_real_path.values() for directory in directories)
+        known = list(self._by_real_path.values())
+        return sum(directory.undecodable for directories in known for directory in directories)
 
     def entries_for(self, real: str) -> list[tuple[_DirectorySnapshot, str]]:
         """Return the entries to check after a change at ``real``. They are in the nearest known directory."""
@@ -525,7 +526,7 @@ def may_read(directory: str) -> bool:
 
 
 def entries_on_the_way(path: str) -> set[str]:
-    """Return the entries that determine which file an absolute path refers to: the links in it and its last entry.
+    """Return the entries that determine which file an absolute path refers to: its directories, links and last entry.
 
     Each returned path begins with the real path of the entry's directory, which is the directory to watch. If part of
     the path is missing, the entries after it are left out.
@@ -539,16 +540,15 @@ def entries_on_the_way(path: str) -> set[str]:
             here = os.path.dirname(here)
             continue
         entry = os.path.join(here, name)
+        found.add(entry)
         target = _target(entry)
         if target is not None and links < _MOST_LINKS:
             links += 1
-            found.add(entry)
             rest.extendleft(reversed(_parts(target)))
             here = "/" if target.startswith("/") else here
         elif target is None and rest and os.path.lexists(entry):
             here = entry
         else:
-            found.add(entry)
             break
     return found
 

@@ -66,26 +66,28 @@ class Inotify:
         """The paths of the watched directories."""
         return set(self._watches)
 
-    def watch(self, path: str, *, contents: bool = True) -> None:
-        """Watch a directory, unless it has been deleted or may not be read. A new directory replaces an old one.
+    def watch(self, path: str, *, contents: bool = True) -> bool:
+        """Watch a directory, unless it has been deleted or may not be read. Return whether its watch is new.
 
-        Without ``contents``, writes to its files are not reported.
+        A new directory replaces an old one. Without ``contents``, writes to its files are not reported.
 
         Raises:
             OSError: if the limit on watches has been reached. The message names the limit.
         """
         with self._lock:
             if self._fd < 0:
-                return
+                return False
             mask = _NAMES | _MODIFY if contents else _NAMES
-            watch = self._libc.inotify_add_watch(self._fd, os.fsencode(path), mask)
+            watch: int = self._libc.inotify_add_watch(self._fd, os.fsencode(path), mask)
             if watch < 0 and ctypes.get_errno() not in _SKIPPED:
                 raise _explained(ctypes.get_errno())
-            if self._watches.get(path, watch) != watch:
-                self._remove(path)
+            if self._watches.get(path) == watch:
+                return False
+            self._remove(path)
             if watch >= 0:
                 self._watches[path] = watch
                 self._paths.setdefault(watch, set()).add(path)
+            return watch >= 0
 
     def unwatch(self, path: str) -> None:
         """Stop watching a directory."""

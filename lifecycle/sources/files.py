@@ -56,7 +56,7 @@ class FileWatchSource:
         ignore: Globs for files and directories to ignore, including everything inside these directories. The ``paths``
             themselves are never ignored.
         filter: Called with the change and the path. If it returns false, no event is sent.
-        step: Seconds to wait for more changes before reporting them, rounded to milliseconds.
+        step: Seconds to wait for more changes before reporting them.
         follow_links: Whether to follow links to directories outside ``paths``. Links to files, and to directories
             inside ``paths``, are always followed.
         poll: Seconds between scans of all files, for file systems without notifications (NFS, WSL, some container
@@ -116,8 +116,11 @@ class FileWatchSource:
         changes = _WatchedChanges(tree, self._step) if self._poll is None else _PolledChanges(tree, self._poll)
         try:
             await changes.open(is_new=is_new)
-        except BaseException:
+        except BaseException as error:
             changes.close()
+            if not isinstance(error, Exception):
+                # A thread may still work with the tree.
+                self._tree = None
             raise
         found = tree.take_changes()
         if not is_new:
@@ -278,9 +281,9 @@ class _WatchedChanges:
             inotify.unwatch(path)
 
     def _watch_entries(self, inotify: Inotify) -> bool:
-        """Watch the directories of the entries that lead to the watched paths. Return whether these have changed."""
+        """Watch the directories of the entries that lead to the watched paths. Return whether any of these are new."""
         before, self._entries = self._entries, self._tree.entries()
-        for entry in self._entries:
-            # In a directory such as /tmp, other programs may write to their files all the time.
-            inotify.watch(os.path.dirname(entry), contents=not os.path.isdir(entry))  # noqa: PTH112, PTH120
-        return self._entries != before
+        # In a directory such as /tmp, other programs may write to their files all the time.
+        contents = {entry: not os.path.isdir(entry) for entry in self._entries}  # noqa: PTH112
+        new = [inotify.watch(os.path.dirname(entry), contents=each) for entry, each in contents.items()]  # noqa: PTH120
+        return any(new) or self._entries != before

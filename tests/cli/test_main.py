@@ -18,7 +18,7 @@ from lifecycle.cli.output import Console, has_colour
 from lifecycle.flows import Flows, linear, task
 
 ROOT = Path(__file__).parents[2]
-HEAVY = {"asyncio", "aiohttp", "watchfiles", "prompt_toolkit", "blinker", "dotenv", "pathspec", "rich", "http"}
+HEAVY = {"asyncio", "aiohttp", "prompt_toolkit", "blinker", "dotenv", "pathspec", "rich", "http"}
 
 PROGRAM = """
 import json, sys

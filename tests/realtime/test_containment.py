@@ -503,31 +503,37 @@ def test_a_process_that_was_being_started_ends_with_its_app(
     run: Any, doomed: Callable[[int], int], tmp_path: Path, level: str
 ) -> None:
     program = Path(shutil.copy(shutil.which("sleep") or "", tmp_path / "slow"))
-    with program.open("rb") as file:
-        # With this lease, an exec of the program blocks until we close the file. The kernel notifies us with a signal
-        # that is ignored by default.
-        fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
-        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-        app, [guard] = run(
-            f"""
-            async def main():
-                async with started(contain={level!r}):
-                    say(guard_manager.pid)
-                    await started("b", {str(program)!r}, "1000", contain={level!r}).start()
-            """,
-            1,
-        )
-        until = time.monotonic() + LIMIT
-        while fcntl.fcntl(file, fcntl.F_GETLEASE) == fcntl.F_WRLCK and time.monotonic() < until:
-            time.sleep(0.001)
-        parent = psutil.Process(app.pid)
-        [half] = [child for child in parent.children() if child.cmdline() == parent.cmdline()]
-        process = doomed(half.pid)
-        app.kill()
-        # Without a cookie, the process cannot be found yet.
-        assert not ended(process, 0.3)
-    assert ended(process)
-    assert ended(guard)
+    with ExitStack() as stack:
+        with program.open("rb") as file:
+            # With this lease, an exec of the program blocks until we close the file. The kernel notifies us with a
+            # signal that is ignored by default.
+            fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            app, [guard] = run(
+                f"""
+                async def main():
+                    async with started(contain={level!r}):
+                        say(guard_manager.pid)
+                        await started("b", {str(program)!r}, "1000", contain={level!r}).start()
+                """,
+                1,
+            )
+            until = time.monotonic() + LIMIT
+            while fcntl.fcntl(file, fcntl.F_GETLEASE) == fcntl.F_WRLCK and time.monotonic() < until:
+                time.sleep(0.001)
+            parent = psutil.Process(app.pid)
+            [half] = [child for child in parent.children() if child.cmdline() == parent.cmdline()]
+            process = doomed(half.pid)
+            # The guard does not wait for a process of another program that never executes a program.
+            forks = [sys.executable, "-c", "import os, sys; os.fork(); print(flush=True); sys.stdin.read()"]
+            other = stack.enter_context(subprocess.Popen(forks, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+            assert other.stdout is not None
+            assert other.stdout.readline() == other.stdout.readline() == b"\n"
+            app.kill()
+            # Without a cookie, the process cannot be found yet.
+            assert not ended(process, 0.3)
+        assert ended(process)
+        assert ended(guard)
 
 
 def test_a_copy_of_the_app_made_by_fork_neither_holds_the_guard_up_nor_is_it_killed(run: Any) -> None:

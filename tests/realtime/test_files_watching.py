@@ -220,6 +220,44 @@ async def test_a_watched_directory_that_is_made_again_at_once_is_watched_again(t
             await seen.wait_for("added", root / f"later {number}")
 
 
+@pytest.mark.parametrize("above", ["a", "a/b", "a/b/c"])
+async def test_a_watched_directory_is_watched_again_when_a_directory_above_it_is_made_again(
+    tmp_path: Path, above: str
+) -> None:
+    root = tmp_path / "a" / "b" / "c"
+    root.mkdir(parents=True)
+    async with watching(root) as seen:
+        for number in range(5):
+            (tmp_path / above).rename(tmp_path / f"old {number}")
+            root.mkdir(parents=True)
+            (root / f"file {number}").write_text("x")
+            await seen.wait_for("added", root / f"file {number}")
+            (root / f"later {number}").write_text("x")
+            await seen.wait_for("added", root / f"later {number}")
+
+
+async def test_a_directory_made_again_while_the_watches_are_renewed_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "a" / "root"
+    root.mkdir(parents=True)
+    (root / "file").write_text("x")
+    readlink = os.readlink
+
+    def make_again(path: str) -> str:
+        if path == str(root.parent) and not root.parent.exists():
+            root.mkdir(parents=True)
+        return readlink(path)
+
+    async with watching(root) as seen:
+        # The source reads the links that lead to the root after it has found that the root is missing.
+        monkeypatch.setattr(os, "readlink", make_again)
+        root.parent.rename(tmp_path / "old")
+        await seen.wait_for("deleted", root / "file")
+        (root / "later").write_text("x")
+        await seen.wait_for("added", root / "later")
+
+
 async def test_a_file_that_was_added_and_deleted_causes_no_event(tmp_path: Path) -> None:
     async with watching(tmp_path, step=0.1) as seen:
         for number in range(20):
@@ -575,6 +613,23 @@ async def test_a_restarted_source_reports_changes_since_its_failure(tmp_path: Pa
     async with watching(tmp_path, filter=filter_) as seen:
         (tmp_path / "a").write_text("x")
         await seen.wait_for("added", tmp_path / "meanwhile")
+
+
+async def test_a_source_whose_restart_was_cancelled_begins_anew(tmp_path: Path) -> None:
+    source = FileWatchSource(tmp_path, step=0.02)
+    with pytest.raises(ValueError, match="it fails"):
+        async with source:
+            raise ValueError("it fails")
+    (tmp_path / "meanwhile").write_text("x")
+    restart = asyncio.create_task(source.__aenter__())
+    await asyncio.sleep(0)
+    restart.cancel()
+    await asyncio.wait({restart})
+    router, seen = Router(), Seen()
+    router.handle("file/*", seen)
+    router.add_source(source)
+    async with running(router):
+        assert await seen.after(tmp_path / "sentinel") == []
 
 
 @pytest.fixture

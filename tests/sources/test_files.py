@@ -152,16 +152,23 @@ def test_only_regular_files_cause_changes(tree: Tree, tmp_path: Path) -> None:
     assert look(tree, tmp_path / "pipe", tmp_path / "broken") == {}
 
 
-def test_entries_on_the_way_are_its_links_and_the_last_entry(tmp_path: Path) -> None:
+def test_entries_on_the_way_are_directories_links_and_the_last_entry(tmp_path: Path) -> None:
     (tmp_path / "real" / "deep").mkdir(parents=True)
     (tmp_path / "real" / "deep" / "file").write_text("x")
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "real" / "up").symlink_to("../link/deep")
-    way = entries_on_the_way(str(tmp_path / "link" / "up" / "file"))
-    assert way == {str(tmp_path / each) for each in ("link", "real/up", "real/deep/file")}
-    assert entries_on_the_way(str(tmp_path / "real" / "no" / "more")) == {str(tmp_path / "real" / "no")}
+    above = entries_on_the_way(str(tmp_path))
+    assert above == set(map(str, [tmp_path, *tmp_path.parents])) - {"/"}
+
+    def way(path: str) -> set[str]:
+        found = entries_on_the_way(str(tmp_path / path))
+        assert above < found
+        return {each.removeprefix(f"{tmp_path}/") for each in found - above}
+
+    assert way("link/up/file") == {"link", "real", "real/up", "real/deep", "real/deep/file"}
+    assert way("real/no/more") == {"real", "real/no"}
     (tmp_path / "circle").symlink_to("circle")
-    assert entries_on_the_way(str(tmp_path / "circle" / "x")) == {str(tmp_path / "circle")}
+    assert way("circle/x") == {"circle"}
 
 
 def test_no_path_raises() -> None:

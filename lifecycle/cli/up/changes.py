@@ -1,8 +1,7 @@
 """Restarts for `lifecycle up` when files watched by its processes change.
 
 As in `lifecycle watch`, touching a file does not trigger a restart. If a changed Python or JavaScript file cannot be
-compiled, or an
-environment file is invalid, the old process keeps running.
+compiled, or an environment file is invalid, the old process keeps running.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class _Program:
         return self._runner.exit_status
 
     async def _main(self) -> None:
-        """Run the command. The files are listed before it starts, so that no change is missed."""
+        """Run the command. The directories are watched before it starts, so that no change is missed."""
         files = watching(self._router, self._files, self._session.learn(), self._runner.spawned)
         with _handling(self._signals):
             async with files:

@@ -1,8 +1,7 @@
 """Reactions to changed files, webhooks and prompt commands: a restart, a signal, or nothing.
 
-A file that is touched, or saved with the same content, is treated as unchanged. If a Python or
-JavaScript file cannot be compiled, or
-``--env-file`` is invalid, the old process keeps running.
+A file that is touched, or saved with the same content, is treated as unchanged. If a Python or JavaScript file cannot
+be compiled, or ``--env-file`` is invalid, the old process keeps running.
 """
 
 from __future__ import annotations
@@ -140,7 +139,8 @@ def handle_changes(
     """
     debounce = Debounce(wait, max_wait=max(_LONGEST_WAIT, wait), merge=_MergeChanged())
     router.handle("file/*", handler, debounce=debounce)
-    # While files keep changing, the source reports once per step. The step must be shorter than `wait`, and delays it.
+    # While files keep changing, the source reports once per step. A step adds to the delay, so it must be much shorter
+    # than `wait`.
     step = min(max(wait / 25, _SHORTEST_STEP), _LONGEST_STEP)
     roots = ((True, tuple(paths)), (False, tuple(flat)))
     return [ChangeSource(react, *each, recursive=recursive, step=step, poll=poll) for recursive, each in roots if each]
@@ -158,12 +158,16 @@ async def watching(
     Raises:
         SourceFailed: if a path does not exist or cannot be read.
     """
-    for source in sources:
-        await source.look()
-    # The first batch contains all files of a small program.
-    await anext(reading, None)
-    for source in sources:
-        router.add_source(source)
+    async with contextlib.AsyncExitStack() as stack:
+        for source in sources:
+            await source.look()
+            stack.push_async_exit(source)
+        # The first batch contains all files of a small program.
+        await anext(reading, None)
+        for source in sources:
+            router.add_source(source)
+        # From now on, the router closes the watches.
+        stack.pop_all()
     rest = start_task(_read_rest(reading, started), name="read watched files")
     try:
         yield

@@ -219,7 +219,7 @@ class GuardProcess:
 
 
 class GuardManager:
-    """This program's guard, which runs while it has users."""
+    """This program's guard, which runs while it has users or anything to clean up."""
 
     def __init__(self) -> None:
         # A lock is needed because workers can run in any thread. It is reentrant because garbage collection can close a
@@ -341,7 +341,8 @@ class GuardManager:
                 operation()
 
     def _remove_user(self, wait_for: Callable[[GuardProcess], None]) -> None:
-        self._users -= 1
+        # In a forked copy of this program, coroutines of the original's workers may be closed.
+        self._users = max(0, self._users - 1)
         if self._users:
             return
         # Cgroups that could not be removed earlier may be empty by now.

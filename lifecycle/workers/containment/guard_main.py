@@ -54,6 +54,7 @@ class Guard:
 
     def __init__(self, runtime: bytes) -> None:
         self._runtime = runtime
+        self._parent = 0
         # The start times of group leaders.
         self._leaders: dict[int, int] = {}
         self._cgroups: set[str] = set()
@@ -66,6 +67,7 @@ class Guard:
 
     def wait(self, parent: int) -> None:
         """Wait until ``parent`` has exited."""
+        self._parent = parent
         poll = select.poll()
         poll.register(_INPUT, select.POLLIN)
         pidfd = _pidfd(parent)
@@ -108,10 +110,14 @@ class Guard:
         """Return whether one of the parent's processes may have been forked, but have no cookie yet."""
         if not self._starts:
             return False
-        first = min(self._starts.values())
+        first, table = min(self._starts.values()), process_scan.all_processes()
+        # All orphans of our parent get the same new parent, as we do.
+        parents = self._parent, os.getppid()
         return any(
-            first <= process.start_time <= self._parent_ended and process_scan.is_starting(process)
-            for process in process_scan.all_processes().values()
+            process.parent in parents
+            and first <= process.start_time <= self._parent_ended
+            and process_scan.is_starting(process)
+            for process in table.values()
         )
 
     def _take(self, line: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import signal
 import sys
@@ -13,13 +14,13 @@ from lifecycle.cli import options
 from lifecycle.cli.output import Console
 from lifecycle.cli.paths import PathRules
 from lifecycle.cli.watch.runner import Runner
-from lifecycle.cli.watch.session import ChangedFiles, Session
+from lifecycle.cli.watch.session import ChangedFiles, Session, handle_changes, watching
 from lifecycle.cli.watch.settings import Settings
-from lifecycle.control import FileBatch, ReloadEvent, WebhookEvent
-from lifecycle.errors import Dropped
+from lifecycle.control import FileBatch, ReloadEvent, Router, WebhookEvent
+from lifecycle.errors import Dropped, SourceFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncGenerator, Mapping
     from pathlib import Path
 
     from lifecycle.events import Change
@@ -294,3 +295,17 @@ async def test_different_files_in_a_row_are_not_reported(tmp_path: Path) -> None
     for number in range(6):
         await rig.edit(**{f"a{number}_log": f"{number}"})
     assert "--ignore" not in rig.said.getvalue()
+
+
+async def test_no_watches_remain_if_a_path_does_not_exist(tmp_path: Path) -> None:
+    async def handler(_: object) -> None: ...
+
+    async def reading() -> AsyncGenerator[int]:
+        yield 0
+
+    router = Router()
+    sources = handle_changes(router, handler, [tmp_path], lambda *_: "restart", wait=0.05, flat=[tmp_path / "missing"])
+    with pytest.raises(SourceFailed, match="missing"):
+        async with watching(router, sources, reading(), asyncio.Event()):
+            pass
+    # Otherwise, the fixture `no_leaks` fails this test because of the open descriptor.
