@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["by_connections", "by_pages"]
 
 ROUNDS, SECONDS = 2, 4
+#: The smallest share of a core, in percent, that can be told from noise.
+_LEAST = 1.0
 #: The limits of `plain_over_aiohttp` and `dashboard_cpu_percent`, and the share of a core for each further page.
 OVER_AIOHTTP, FIRST_PAGE, FURTHER_PAGE = 0.75, 15.0, 0.6
 
@@ -50,11 +52,13 @@ async def _by_pages(sizes: tuple[int, ...]) -> list[float]:
     load = Load()
     async with load.living():
         changing = asyncio.create_task(load.run())
-        alone = await share_of_core()
+        # The first seconds of a program are not typical.
+        await share_of_core()
         shares: list[float] = []
         for size in sizes:
+            alone = await share_of_core()
             async with attached(size):
-                shares.append(100 * (await share_of_core() - alone))
+                shares.append(max(_LEAST, 100 * (await share_of_core() - alone)))
         changing.cancel()
         await asyncio.wait([changing])
     return shares
