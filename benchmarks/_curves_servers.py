@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["by_connections", "by_pages"]
 
 ROUNDS, SECONDS = 2, 4
-#: The smallest share of a core, in percent, that can be told from noise.
+#: The smallest share of a core, in percent, that differs from noise.
 _LEAST = 1.0
 #: The limits of `plain_over_aiohttp` and `dashboard_cpu_percent`, and the share of a core for each further page.
 OVER_AIOHTTP, FIRST_PAGE, FURTHER_PAGE = 0.75, 15.0, 0.6
