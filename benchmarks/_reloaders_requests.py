@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from benchmarks._reloaders import KINDS, PATIENCE, running
@@ -78,9 +77,7 @@ async def _failed_in_a_restart(version: int, place: Path, port: int) -> int:
     while not restarted.done() or (after := after - 1) > 0:
         tasks.append(asyncio.create_task(_answer(port)))
         await asyncio.sleep(EVERY)
-    with suppress(TimeoutError):
-        # A reloader may miss a change. The next change restarts it.
-        await restarted
+    await restarted
     return sum(body == b"" for body in await asyncio.gather(*tasks))
 
 

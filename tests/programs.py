@@ -15,17 +15,28 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from lifecycle.cli import main
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-__all__ = ["LIMIT", "Running", "connect", "free_port", "post"]
+__all__ = ["LIMIT", "Running", "connect", "free_port", "in_this_process", "post"]
 
 LIMIT = 30.0  # seconds; a working program needs much less
+
+
+def in_this_process(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    """Run the command `lifecycle` without starting a process, and return its exit status and output."""
+    try:
+        status: Any = main(argv)
+    except SystemExit as end:
+        status = end.code
+    return status, *capsys.readouterr()
 
 
 class Running:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from lifecycle.cli import main
-from tests.programs import LIMIT, Running
+from tests.programs import LIMIT, Running, in_this_process
 from tests.waiting import until_blocking
 
 if TYPE_CHECKING:
@@ -63,8 +62,7 @@ def answered(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
     def ask(*words: str) -> tuple[int, str]:
-        status = main(["ctl", *words])
-        out, err = capsys.readouterr()
+        status, out, err = in_this_process(capsys, "ctl", *words)
         return status, out if status == 0 else out + err
 
     return ask

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from lifecycle.cli import main
 from tests.guards import is_guard
+from tests.programs import in_this_process
 from tests.realtime.watches import APP, LIMIT, has_ended, here, watch, write
 from tests.waiting import until_blocking
 
@@ -428,11 +428,7 @@ class TestMistakes:
         monkeypatch.chdir(here)
 
         def run(*argv: str) -> tuple[int, str, str]:
-            try:
-                status: Any = main(["watch", *argv])
-            except SystemExit as end:
-                status = end.code
-            return status, *capsys.readouterr()
+            return in_this_process(capsys, "watch", *argv)
 
         return run
 

@@ -364,7 +364,6 @@ _TAKE = (
 # This is a separate statement because `_TAKE` may have to wait for a commit by the previous owner. If `_TAKE` also read
 # the steps, it would see them as they were before that commit.
 _TAKEN = _SNAPSHOTS.replace("WHICH", "f.id = :id AND f.epoch = :seen + 1 AND f.owner = :owner AND f.stamp = :stamp")
-_LEFT = f"SELECT {', '.join(SignalRow._fields)} FROM lifecycle_signals WHERE flow = :id AND NOT taken ORDER BY number"  # noqa: S608  # our own columns
 _GET = f"SELECT {_FLOW} FROM lifecycle_flows f WHERE f.id = :id"  # noqa: S608  # our own columns
 _FIND = f"SELECT {_FLOW} FROM lifecycle_flows f WHERE WHICH ORDER BY f.{{number}}"  # noqa: S608  # our own columns
 _NEWEST = _FIND.replace("f.{number}", "f.created DESC, f.{number} DESC LIMIT :newest")
@@ -440,6 +439,7 @@ SELECT (SELECT f.state FROM lifecycle_flows f WHERE f.id = :flow),
     EXISTS (SELECT 1 FROM lifecycle_jobs j WHERE j.id = :flow AND j.state != 'COMPLETE')
 """
 _SIGNALS = f"SELECT {_SIGNAL} FROM lifecycle_signals WHERE flow = :id AND number > :after ORDER BY number"  # noqa: S608  # our own columns
+_LEFT = f"SELECT {_SIGNAL} FROM lifecycle_signals WHERE flow = :id AND NOT taken ORDER BY number"  # noqa: S608  # our own columns
 
 
 _SCHEDULE = "INSERT INTO lifecycle_schedules (name, last) VALUES (:schedule, :now) ON CONFLICT (name) DO NOTHING"

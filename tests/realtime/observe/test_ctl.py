@@ -9,13 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from lifecycle.cli import main
-from tests.programs import LIMIT
+from tests.programs import LIMIT, in_this_process
 from tests.realtime.observe.shops import at_terminal, ends, environment, home, started
 
 if TYPE_CHECKING:
@@ -45,11 +44,7 @@ def here(capsys: pytest.CaptureFixture[str]) -> Ask:
     """Return a function that runs a query in this process, and returns its exit status and output."""
 
     def asked(*argv: str) -> tuple[int, str, str]:
-        try:
-            status: Any = main(["ctl", *argv])
-        except SystemExit as end:
-            status = end.code
-        return status, *capsys.readouterr()
+        return in_this_process(capsys, "ctl", *argv)
 
     return asked
 
