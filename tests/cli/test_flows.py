@@ -237,8 +237,29 @@ async def test_flow_without_process_waits_for_its_program(tmp_path: Path, info: 
         await flows.start(DEPLOY, id="f-1", ref="v1", token="x").suspend()
     assert "start its program" in (await asyncio.to_thread(info, "resume", file, status=FAILED))[1]
     with closing(sqlite3.connect(file)) as db, db:
-        db.execute("UPDATE lifecycle_flows SET state = 'RUNNING', owner = '1-dead'")
+        db.execute("UPDATE lifecycle_flows SET state = 'RUNNING', owner = '1-00000000dead'")
     assert "no process runs f-1" in (await asyncio.to_thread(info, "suspend", file, "f-1"))[1]
+
+
+@pytest.mark.parametrize(
+    "table", ["lifecycle_flows SET state = 'RUNNING', owner", "lifecycle_jobs SET state = 'CLAIMED', token"]
+)
+async def test_a_stored_owner_is_never_used_as_a_path(tmp_path: Path, info: Said, table: str) -> None:
+    file = tmp_path / "app.db"
+    (victim := tmp_path / "id_ed25519").write_text("a private key")
+    async with Flows(file) as flows:
+        await flows.start(DEPLOY, id="f-1", ref="v1", token="x").suspend()
+        await JobQueue(flows).enqueue("deploy", id="j-1", ref="v1", token="x")
+    with closing(sqlite3.connect(file)) as db, db:
+        db.execute(f"UPDATE {table} = ?", (str(victim),))  # our own text
+    for command in (["list", file], ["show", file, "f-1"], ["suspend", file], ["dead", file]):
+        await asyncio.to_thread(info, *command)
+    async with Flows(file) as flows:
+        queue = JobQueue(flows)
+        await flows.recover(DEPLOY)
+        await queue.get("j-1")
+        await queue.claim()
+    assert victim.read_text() == "a private key"
 
 
 def test_retry_runs_failed_flow_when_its_program_starts(file: Path, info: Said) -> None:

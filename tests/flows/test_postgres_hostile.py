@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import traceback
+from socket import gethostname
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -31,6 +32,17 @@ def server() -> postgres.Postgres:
 async def opened(url: str) -> None:
     async with Flows(url) as flows:
         assert await flows.start(ONE) == {"a": 1}
+
+
+@pytest.mark.parametrize("pid", ["9" * 30, "9" * 5000])
+async def test_a_stored_owner_with_an_impossible_pid_is_gone(server: postgres.Postgres, pid: str) -> None:
+    url = server.url()
+    async with Flows(url) as flows:
+        await flows.start(ONE, id="f").suspend()
+    server.execute(f"UPDATE {url.rpartition('%3D')[2]}.lifecycle_flows SET owner = '{gethostname()}-{pid}-{'0' * 12}'")
+    async with Flows(url) as flows:
+        [run] = await flows.recover(ONE)
+        assert await run == {"a": 1}
 
 
 # -- connecting ------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ async def test_present_processes_are_alive_and_others_are_not(join: Callable[[],
     assert first.alive(second.token)
     assert second.alive(first.token)
     assert first.alive(first.token)
-    assert not first.alive("1-nobody")
+    assert not first.alive("1-00000000dead")
 
 
 async def test_notifications_reach_all_their_listeners_and_no_others(join: Callable[[], FilePresence]) -> None:
@@ -133,26 +133,54 @@ async def test_a_process_that_returns_has_a_new_name(join: Callable[[], FilePres
 
 async def test_files_of_dead_processes_are_deleted(join: Callable[[], FilePresence], tmp_path: Path) -> None:
     (tmp_path / "owners").mkdir()
-    os.mkfifo(tmp_path / "owners" / "1-dead")
-    (tmp_path / "owners" / "2-dead").touch()
+    os.mkfifo(tmp_path / "owners" / "1-00000000dead")
+    (tmp_path / "owners" / "2-00000000dead").touch()
     presence = join()
-    assert not presence.alive("2-dead")
+    assert not presence.alive("2-00000000dead")
     assert [path.name for path in (tmp_path / "owners").iterdir()] == [presence.token]
     assert presence.losses == 1
+
+
+@pytest.mark.parametrize(
+    "token", ["VICTIM", "../victim", "..", ".", "1-dead", "01-00000000dead", "1-00000000DEAD", "\0"]
+)
+async def test_only_names_made_by_the_library_are_looked_up(
+    join: Callable[[], FilePresence], tmp_path: Path, token: str
+) -> None:
+    (victim := tmp_path / "victim").write_text("a private key")
+    presence = join()
+    for name in ("1-dead", "01-00000000dead", "1-00000000DEAD"):
+        (tmp_path / "owners" / name).touch()
+    files = sorted((tmp_path / "owners").iterdir())
+    assert not presence.alive(token.replace("VICTIM", str(victim)))
+    join()
+    assert victim.read_text() == "a private key"
+    assert set(files) < set((tmp_path / "owners").iterdir())
+
+
+async def test_files_that_no_process_made_are_left_alone(join: Callable[[], FilePresence], tmp_path: Path) -> None:
+    (owners := tmp_path / "owners").mkdir()
+    (tmp_path / "victim").touch()
+    (owners / "1-000000000001").symlink_to(tmp_path / "victim")
+    (owners / "1-000000000002").mkdir()
+    presence = join()
+    assert not presence.alive("1-000000000001")
+    assert not presence.alive("1-000000000002")
+    assert {path.name for path in owners.iterdir()} == {"1-000000000001", "1-000000000002", presence.token}
 
 
 async def test_without_fifos_the_lock_shows_which_processes_live(
     join: Callable[[], FilePresence], tmp_path: Path
 ) -> None:
     (tmp_path / "owners").mkdir()
-    lock = FileLock(tmp_path / "owners" / "1-plain")
+    lock = FileLock(tmp_path / "owners" / "1-0000000f11e0")
     lock.take()
     presence = join()
-    assert presence.alive("1-plain")
+    assert presence.alive("1-0000000f11e0")
     presence.notify("jobs")
-    assert (tmp_path / "owners" / "1-plain").read_bytes() == b""
+    assert (tmp_path / "owners" / "1-0000000f11e0").read_bytes() == b""
     lock.release()
-    assert not presence.alive("1-plain")
+    assert not presence.alive("1-0000000f11e0")
 
 
 async def test_nonsense_in_the_fifo_is_harmless(join: Callable[[], FilePresence], tmp_path: Path) -> None:

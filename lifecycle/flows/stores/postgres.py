@@ -608,11 +608,12 @@ def _has_ended(token: str) -> bool:
     host, _, number = place.rpartition("-")
     if host != socket.gethostname() or not number.isdecimal():
         return False
-    if int(number) == os.getpid():
+    if number == str(os.getpid()):
         return token not in _HERE
     try:
         os.kill(int(number), 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError, ValueError):
+        # No process has this number, or the number is too large for any process.
         return True
     except OSError:
         return False

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
@@ -143,6 +144,18 @@ def _name() -> str:
     return f"{os.getpid()}-{os.urandom(6).hex()}"
 
 
+#: Matches exactly the names that `_name` makes.
+_NAME = re.compile(r"[1-9][0-9]{0,19}-[0-9a-f]{12}")
+
+
+def _is_name(text: str) -> bool:
+    """Return True if ``text`` can be the name of a process, and thus of a file in the directory of processes.
+
+    Any program can write an owner to a store, so text from a store must pass this check before it is used as a name.
+    """
+    return _NAME.fullmatch(text) is not None
+
+
 class FilePresence(Presence):
     """Processes that find each other through ``directory``."""
 
@@ -249,9 +262,13 @@ class FilePresence(Presence):
 
     def alive(self, token: str) -> bool:
         """Return True if the process with ``token`` still has the store open. Otherwise, delete the process's file."""
-        if not token or token == self.token:
-            return token == self.token
+        if token == self.token:
+            return True
+        if not _is_name(token):
+            return False
         path = self._directory / token
+        if not _is_process_file(path):
+            return False
         if FileLock(path).is_held():
             return True
         path.unlink(missing_ok=True)
@@ -259,8 +276,9 @@ class FilePresence(Presence):
 
     def _look(self) -> None:
         """Connect to all processes that are not connected yet."""
-        for name in [path.name for path in self._directory.iterdir()]:
-            if name != self.name and name not in self._others and not name.startswith("."):
+        for path in list(self._directory.iterdir()):
+            name = path.name
+            if name != self.name and name not in self._others and _is_name(name) and _is_process_file(path):
                 self._meet(name)
 
     def _meet(self, name: str) -> None:
@@ -321,6 +339,15 @@ def _path(directory: str | os.PathLike[str]) -> Path:
     from pathlib import Path
 
     return Path(directory)
+
+
+def _is_process_file(path: Path) -> bool:
+    """Return True if ``path`` is a FIFO, or a file where FIFOs are not supported. Links are not followed."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
 def _is_fifo(file: int) -> bool:
