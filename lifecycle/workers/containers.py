@@ -97,7 +97,7 @@ class ContainerWorker(BaseWorker):
         output: A plain function to call in the event loop with each line of output, without its line ending, and the
             name of the stream, "stdout" or "stderr". If the function raises, the exception is logged. ``"inherit"``
             prints the lines to this program's own streams. By default, lines are logged to
-            ``lifecycle.workers.<name>`` at level INFO. In a terminal, they are printed if that level is not enabled.
+            ``lifecycle.workers.<name>`` at level INFO, or printed if no handler of the log shows that level.
 
     Raises:
         ValueError: if a setting is invalid. The message names the setting.
@@ -126,7 +126,7 @@ class ContainerWorker(BaseWorker):
         self._image = image
         self._command = None if command is None else _words(name, command)
         self._engine = None if engine is None else _check_address(engine)
-        self._receiver = Receiver(output, logging.getLogger(f"lifecycle.workers.{name}"))
+        self._receiver = Receiver(output, name)
         #: The last lines of the output.
         self.recent: RecentLines = RecentLines()
         self._receiver.listen(self._take_line)

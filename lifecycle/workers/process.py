@@ -7,7 +7,6 @@ processes that have left the group.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 from contextlib import suppress
@@ -62,7 +61,7 @@ class ProcessWorker(BaseWorker):
         output: A plain function to call in the event loop with each line of output, without its line ending, and the
             name of the stream, "stdout" or "stderr". If the function raises, the exception is logged. ``"inherit"``
             prints the lines to this program's own streams. By default, lines are logged to
-            ``lifecycle.workers.<name>`` at level INFO. In a terminal, they are printed if that level is not enabled.
+            ``lifecycle.workers.<name>`` at level INFO, or printed if no handler of the log shows that level.
         ready: When the process is considered ready. ``"port:N"``: when it accepts connections on this local port.
             ``"http://…"`` or ``"https://…"``: when a request to this URL returns a status below 400. ``"line:REGEX"``:
             when it writes a matching line to stdout or stderr. ``"notify"``: when it sends READY=1 to the socket in
@@ -119,7 +118,7 @@ class ProcessWorker(BaseWorker):
         self._stop_signal = int(stop_signal)
         self._start_timeout = in_seconds("start_timeout", start_timeout)
         self._ready = None if ready is None else parse_ready(ready)
-        self._stdio = stdio or Pipes(output, logging.getLogger(f"lifecycle.workers.{name}"))
+        self._stdio = stdio or Pipes(output, name)
         #: The most recent lines of output, or None if ``stdio`` does not read lines.
         self.recent: RecentLines | None = None
         if isinstance(self._stdio, LineSource):

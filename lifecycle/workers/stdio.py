@@ -19,9 +19,9 @@ import sys
 from collections import deque
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TextIO, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 from lifecycle._util import file_mode
 
@@ -200,15 +200,17 @@ class LineSource(Protocol):
 class Pipes:
     """Separate pipes for stdout and stderr, which are read line by line. There is no standard input.
 
-    The process runs in a new session. A `Receiver` handles the lines. Only the current line is buffered, so if
-    ``output`` is slow, the pipe fills up and slows down the process.
+    The process runs in a new session. A `Receiver`, which has the same arguments, handles the lines. Only the current
+    line is buffered, so if ``output`` is slow, the pipe fills up and slows down the process.
 
     Raises:
         TypeError: if ``output`` is neither a plain function nor "inherit".
     """
 
-    def __init__(self, output: Output | Literal["inherit"] | None, log: logging.Logger) -> None:
-        self._receiver = Receiver(output, log)
+    def __init__(
+        self, output: Output | Literal["inherit"] | None, name: str, extra: Mapping[str, str] | None = None
+    ) -> None:
+        self._receiver = Receiver(output, name, extra)
         self._readers: list[Reader] = []
 
     def listen(self, listener: Callable[[str], object]) -> None:
@@ -355,15 +357,19 @@ class Output(Protocol):
 class Receiver:
     """Splits stdout and stderr into lines, and passes them to ``output``.
 
-    "inherit" prints the lines to this program's own stdout and stderr. None logs them to ``log`` at level INFO, or
-    prints them if the program runs in a terminal and logs no messages at this level. The last 4 KiB of stderr are kept.
+    "inherit" prints the lines to this program's own stdout and stderr. None logs them to ``lifecycle.workers.<name>``
+    at level INFO, or prints them if no handler would show such a record. The last 4 KiB of stderr are kept.
 
     Raises:
         TypeError: if ``output`` is neither a plain function nor "inherit".
     """
 
-    def __init__(self, output: Output | Literal["inherit"] | None, log: logging.Logger) -> None:
-        self._log = log
+    def __init__(
+        self, output: Output | Literal["inherit"] | None, name: str, extra: Mapping[str, str] | None = None
+    ) -> None:
+        self._name = name
+        # The attributes of each log record, in addition to the stream.
+        self._extra = extra or {}
         self._output: Output = self._function(output)
         self._listener: Callable[[str], object] | None = None
         self._has_failed = False
@@ -408,9 +414,14 @@ class Receiver:
             raise TypeError(f'output must be a plain function that takes (line, stream), or "inherit", got {output!r}')
         return output
 
+    @cached_property
+    def _log(self) -> logging.Logger:
+        # Create the logger only when it is needed, because loggers are never freed.
+        return logging.getLogger(f"lifecycle.workers.{self._name}")
+
     def _to_log(self, line: str, stream: Stream) -> None:
-        if self._log.isEnabledFor(logging.INFO) or not _is_terminal(stream):
-            self._log.info("%s", line, extra={"stream": stream})
+        if _is_handled(self._log, logging.INFO):
+            self._log.info("%s", line, extra={**self._extra, "stream": stream})
         else:
             _print(line, stream)
 
@@ -419,9 +430,16 @@ def _print(line: str, stream: Stream) -> None:
     print(line, file=getattr(sys, stream), flush=True)
 
 
-def _is_terminal(stream: Stream) -> bool:
-    file: TextIO | None = getattr(sys, stream)
-    return file is not None and file.isatty()
+def _is_handled(log: logging.Logger, level: int) -> bool:
+    """Return whether a handler receives the records of ``log`` at ``level``. Ignore Python's handler of last resort."""
+    if not log.isEnabledFor(level):
+        return False
+    at: logging.Logger | None = log
+    while at is not None:
+        if any(handler.level <= level and not isinstance(handler, logging.NullHandler) for handler in at.handlers):
+            return True
+        at = at.parent if at.propagate else None
+    return False
 
 
 class Lines:

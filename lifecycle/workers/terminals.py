@@ -113,13 +113,13 @@ class Terminal:
         return str(self._tail)
 
     def _take(self, data: bytes) -> None:
+        if self._listener is not None:
+            for line in self._lines.feed(data) if data else self._lines.flush():
+                self._listener(line)
         if not data:
             self._hang_up()
             return
         self._tail.feed(data)
-        if self._listener is not None:
-            for line in self._lines.feed(data):
-                self._listener(line)
         try:
             self._output(data)
         except Exception:  # noqa: BLE001  # logged

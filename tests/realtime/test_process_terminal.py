@@ -260,6 +260,23 @@ async def test_a_program_in_a_terminal_that_logs_the_lines_does_not_print_them()
     assert shown.count("from the child") == 1
 
 
+async def test_the_last_line_without_a_line_end_is_kept() -> None:
+    code = "import sys; print('one'); sys.stdout.write('fatal: no config')"
+    worker = on(Terminal(Screen()), code)
+    await worker.start()
+    await worker.wait()
+    assert worker.recent is not None
+    assert worker.recent.last(9) == ["one", "fatal: no config"]
+
+
+async def test_it_is_ready_by_a_line_without_a_line_end() -> None:
+    """A program can become ready by its last words, for example if it starts a daemon."""
+    code = "import sys; sys.stdout.write('started in the background')"
+    worker = on(Terminal(Screen()), code, ready="line:^started")
+    await worker.start()
+    assert (await worker.wait()).status is Status.FINISHED
+
+
 async def test_inherited_output_is_printed_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     code = "import sys; print('out'); print('err', file=sys.stderr)"
     async with ProcessWorker("app", sys.executable, "-c", code, output="inherit") as worker:

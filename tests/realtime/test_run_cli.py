@@ -37,6 +37,9 @@ async def waits():
 def worker():
     return ProcessWorker("child", sys.executable, "-c", "import sys; print('child'); sys.exit(5)", output=print_line)
 
+def plain():
+    return ProcessWorker("child", sys.executable, "-c", "import sys; print('child'); print('err', file=sys.stderr)")
+
 def killed():
     return ProcessWorker("child", sys.executable, "-c", "import os; os.kill(os.getpid(), 9)")
 
@@ -88,6 +91,11 @@ def test_exit_status_is_that_of_the_worker(here: Path, argv: list[str], status: 
     assert ended.returncode == status, ended.stderr
     assert said in ended.stdout
     assert "Traceback" not in ended.stderr
+
+
+def test_output_of_a_process_is_shown_without_a_terminal(here: Path) -> None:
+    ended = run(here, "app:plain", "--factory")
+    assert (ended.stdout, ended.stderr) == ("child\n", "err\n")
 
 
 def test_failed_process_is_reported(here: Path) -> None:

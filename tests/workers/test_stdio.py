@@ -1,11 +1,18 @@
-"""Lines are delivered whole, no matter how their bytes arrive."""
+"""Lines are delivered whole, no matter how their bytes arrive, and are logged or printed but never lost."""
 
 from __future__ import annotations
 
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifecycle.workers.stdio import LIMIT, Lines, Tail
+from lifecycle.workers.stdio import LIMIT, Lines, Receiver, Tail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def slow_lines(data: bytes) -> list[str]:
@@ -42,3 +49,56 @@ def test_tail_keeps_the_last_bytes(chunks: list[bytes], size: int) -> None:
     for chunk in chunks:
         tail.feed(chunk)
     assert str(tail) == b"".join(chunks)[-size:].decode(errors="replace")
+
+
+class Shown(logging.Handler):
+    """A handler that keeps the messages it receives."""
+
+    def __init__(self, level: int = logging.NOTSET) -> None:
+        super().__init__(level)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(f"{record.name}: {record.getMessage()}")
+
+
+@pytest.fixture
+def workers_log() -> Iterator[logging.Logger]:
+    """The logger above those of all workers. A test sets its handlers, because pytest adds its own to each logger."""
+    log = logging.getLogger("lifecycle.workers")
+    log.propagate = False
+    yield log
+    log.propagate, log.handlers = True, []
+    log.setLevel(logging.NOTSET)
+
+
+def test_output_is_logged_if_a_handler_shows_it(
+    workers_log: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handler = Shown()
+    workers_log.handlers = [handler]
+    workers_log.setLevel(logging.INFO)
+    Receiver(None, "web").feed(b"up\n", "stdout")
+    assert handler.messages == ["lifecycle.workers.web: up"]
+    assert tuple(capsys.readouterr()) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("handler", "level"),
+    [
+        (None, logging.INFO),
+        (logging.NullHandler(), logging.INFO),
+        (Shown(logging.WARNING), logging.INFO),
+        (Shown(), logging.WARNING),
+    ],
+    ids=["no handler", "a handler that drops all", "a handler for warnings", "a logger for warnings"],
+)
+def test_output_is_printed_if_no_handler_shows_it(
+    workers_log: logging.Logger, capsys: pytest.CaptureFixture[str], handler: logging.Handler | None, level: int
+) -> None:
+    workers_log.handlers = [] if handler is None else [handler]
+    workers_log.setLevel(level)
+    receiver = Receiver(None, "web")
+    receiver.feed(b"up\n", "stdout")
+    receiver.feed(b"oops\n", "stderr")
+    assert tuple(capsys.readouterr()) == ("up\n", "oops\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import shlex
@@ -172,7 +171,7 @@ class Launcher:
         if self._foreground is not None:
             return self._foreground
         if self._mode == "pipes":
-            return _PassedOn(_pass_on, logging.getLogger("lifecycle.cli"))
+            return _PassedOn(_pass_on, "watch")
         from lifecycle.cli.watch.terminal import OwnTerminal
 
         self._terminals = [*self._terminals[-1:], OwnTerminal(prompt=self._settings.prompt)]

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import os
 from collections import deque
@@ -295,7 +294,9 @@ class Connection:
     ) -> None:
         codec = self._codec = settings.codec
         #: The worker's pipes, as passed to `ProcessWorker`.
-        self.pipes: Final = WorkerPipes(name, codec.name, self._receive, removed=settings.removed_variables())
+        self.pipes: Final = WorkerPipes(
+            settings.name, name, codec.name, self._receive, removed=settings.removed_variables()
+        )
         self._setup = setup_frame(codec, settings.setup())
         self._on_protocol_error = on_protocol_error
         self._on_close = on_close
@@ -500,14 +501,17 @@ class WorkerPipes(Pipes):
     buffer. Reading never pauses. Streams need credits to send chunks, so chunks cannot hold up a pong.
 
     Args:
-        name: The worker's name. Its stderr is logged to ``lifecycle.workers.<name>``.
+        pool: The pool's name. Stderr is logged to ``lifecycle.workers.<pool>``.
+        name: The worker's name, which its log records contain as ``worker``.
         codec: The codec's name, which is passed to the worker in its environment.
         receive: A function to call with data from stdout, and with b"" at the end of stdout.
         removed: Environment variables that the worker does not inherit.
     """
 
-    def __init__(self, name: str, codec: str, receive: Callable[[bytes], None], *, removed: frozenset[str]) -> None:
-        super().__init__(None, logging.getLogger(f"lifecycle.workers.{name}"))
+    def __init__(
+        self, pool: str, name: str, codec: str, receive: Callable[[bytes], None], *, removed: frozenset[str]
+    ) -> None:
+        super().__init__(None, pool, {"worker": name})
         self._codec = codec
         self._receive = receive
         self._removed = removed

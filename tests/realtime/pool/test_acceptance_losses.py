@@ -373,7 +373,7 @@ while True:
 
 async def test_a_worker_that_does_not_answer_dumps_its_stacks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The log contains the worker's stacks, although a call in C code holds the interpreter lock."""
-    with caplog.at_level("INFO", logger="lifecycle.workers.pool-1"):
+    with caplog.at_level("INFO", logger="lifecycle.workers.pool"):
         async with pool_of(process=Process(contain="group", grace=4.0)) as pool:
             call = asyncio.create_task(pool.call("hold", str(tmp_path / "held")))
             await started(tmp_path / "held")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +26,14 @@ async def test_p12_a_worker_is_recycled_after_its_calls_and_no_call_fails() -> N
         assert [seen.count(pid) for pid in dict.fromkeys(seen)] == [3, 3, 3, 1]
         assert recovered == []
         assert pool.stats().restarts == 0
+
+
+async def test_workers_that_come_and_go_leave_no_loggers() -> None:
+    """Python never frees a logger."""
+    async with pool_of(recycle=Recycle(calls=1)) as pool:
+        for _ in range(3):
+            await pool.call("pid")
+    assert not [name for name in logging.root.manager.loggerDict if name.startswith("lifecycle.workers.pool-")]
 
 
 async def test_the_successor_starts_while_the_last_call_runs(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ async def test_a_slow_consumer_delays_the_stream_and_pings_are_answered(up: Spaw
 async def test_user_code_that_prints_and_reads_does_not_disturb_the_protocol(
     up: Spawn, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "lifecycle.workers.worker")
+    caplog.set_level("INFO", "lifecycle.workers.pool")
     worker = await up("Plain")
     assert await worker.result("print_and_read", "hello from the worker") == ""
     worker.connection.bye(LIMIT)
