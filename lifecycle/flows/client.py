@@ -691,7 +691,7 @@ class RunRegistry:
         # If this process cannot load the workflow, another one may.
         _check_values(plan, self._loader.codec.decode(row.store))
         try:
-            snapshot = await self._loader.store.take(row.id, self._loader.presence.token, seen=row.epoch)
+            snapshot = await self._loader.take(row)
             if self._is_busy(row.id):
                 # The run may have read the row before this process took the workflow.
                 self._taken.add(row.id)

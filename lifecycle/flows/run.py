@@ -113,14 +113,13 @@ class FlowLoader:
         if given != kept and self.codec.decode(given) != self.codec.decode(kept):
             raise FlowError(f"flow {id!r} was started with different values: {kept}, not {given}; use a different id")
 
-    async def take(self, snapshot: Snapshot) -> Snapshot:
-        """Take the flow in ``snapshot`` for this process, and return the new snapshot.
+    async def take(self, flow: FlowRow, *, ended: bool = False) -> Snapshot:
+        """Take ``flow`` for this process, and return its snapshot.
 
         Raises:
-            ClaimLost: if another process took the flow first.
+            ClaimLost: if another process took the flow first, or if the flow has ended and ``ended`` is false.
         """
-        flow = snapshot.flow
-        return await self.store.take(flow.id, self.presence.token, seen=flow.epoch)
+        return await self.store.take(flow.id, self.presence.token, seen=flow.epoch, ended=ended)
 
     async def is_elsewhere(self, flow: FlowRow) -> bool:
         """Return True if the flow is unfinished, does not wait, and belongs to another live process."""
@@ -586,7 +585,7 @@ class Run(Generic[R_co]):
     async def _try_to_take(self, snapshot: Snapshot, *, again: bool) -> Snapshot | None:
         self._woken = False
         try:
-            taken = await self._loader.take(snapshot)
+            taken = await self._loader.take(snapshot.flow, ended=again)
         except ClaimLost:
             if again:
                 raise

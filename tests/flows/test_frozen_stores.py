@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -56,14 +56,14 @@ class Slow(MemoryStore):
             await self.answer.wait()
         return snapshot
 
-    async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # the natural name
+    async def take(self, id: str, owner: str, **settings: Any) -> Snapshot:  # noqa: A002  # the natural name
         if not self.slow:
-            return await super().take(id, owner, seen=seen)
+            return await super().take(id, owner, **settings)
         self.asked.set()
         await self.take_now.wait()
         self.slow = False
         self.taken.set()
-        return await super().take(id, owner, seen=seen)
+        return await super().take(id, owner, **settings)
 
 
 @workflow

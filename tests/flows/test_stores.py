@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lifecycle.flows import Batch, Change, ClaimLost, FlowError, FlowRow, SQLiteStore, StepRow, Store
+from lifecycle.flows.states import ENDS
 
 if TYPE_CHECKING:
     import sqlite3
@@ -82,6 +83,16 @@ async def test_only_one_of_two_processes_can_take_a_flow(store: Store) -> None:
     with pytest.raises(ClaimLost):
         await store.take("one", "you", seen=1)
     assert (await store.load("one")).flow.owner == "me"
+
+
+@pytest.mark.parametrize("state", ENDS)
+async def test_a_flow_that_has_ended_is_taken_only_on_request(store: Store, state: str) -> None:
+    await store.create(FLOW)
+    await store.commit(batch(state=state, seq=2))
+    with pytest.raises(ClaimLost, match=f"'one' has ended as {state}, so it cannot be taken"):
+        await store.take("one", "me", seen=1)
+    assert (await store.load("one")).flow.epoch == 1
+    assert (await store.take("one", "me", seen=1, ended=True)).flow.epoch == 2
 
 
 async def test_a_flow_that_was_deleted_cannot_be_written(store: Store) -> None:

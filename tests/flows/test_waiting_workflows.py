@@ -318,9 +318,9 @@ async def test_a_signal_sent_while_a_workflow_is_recovered_is_received_once(noti
         return [await wait_for("go"), await wait_for("go")]
 
     class Signalled(MemoryStore):
-        async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # the name in the base class
+        async def take(self, id: str, owner: str, **settings: Any) -> Snapshot:  # noqa: A002  # the name in the base class
             await flows.signal(id, "go", "before")
-            snapshot = await super().take(id, owner, seen=seen)
+            snapshot = await super().take(id, owner, **settings)
             if notified:
                 await flows.signal(id, "go", "after")
             else:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from lifecycle.errors import ClaimLost, FlowCancelled, FlowError, InvalidState
 from lifecycle.flows.records import DISCARDED, UNLIMITED, Batch, Change, FlowRow
-from lifecycle.flows.states import FLOWS, FlowState, JobState
+from lifecycle.flows.states import ENDS, FLOWS, FlowState, JobState
 from lifecycle.flows.workflow_log import WorkflowLog
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ __all__ = [
     "keyed",
     "lost",
     "lost_job",
+    "not_taken",
     "of_complete_job",
     "other_flow",
     "parked",
@@ -83,14 +84,14 @@ class Store(Protocol):
         """Return a flow without its steps, or None if there is no flow with that id."""
         ...
 
-    async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # the natural name
+    async def take(self, id: str, owner: str, *, seen: int, ended: bool = False) -> Snapshot:  # noqa: A002  # the natural name
         """Assign a flow to ``owner`` if its epoch is still ``seen``, increment the epoch, and return the flow.
 
         The snapshot contains the signals that have not been received. A WAITING flow becomes RUNNING, so that `due` no
-        longer returns it.
+        longer returns it. A flow that has ended is refused unless ``ended`` is true.
 
         Raises:
-            ClaimLost: if the epoch differs because another process took the flow first.
+            ClaimLost: if the epoch differs because another process took the flow first, or if the flow has ended.
             FlowError: if there is no flow with that id.
         """
         ...
@@ -418,6 +419,13 @@ def unknown(id: str) -> FlowError:  # noqa: A002  # the natural name
     return FlowError(f"no flow in this store has the id {id!r}; pass the id that it was started with")
 
 
+def not_taken(flow: FlowRow, seen: int) -> ClaimLost:
+    """Return the error for a process that could not take ``flow``, whose epoch was ``seen``."""
+    if flow.epoch == seen and flow.state in ENDS:
+        return ClaimLost(f"flow {flow.id!r} has ended as {flow.state}, so it cannot be taken")
+    return lost(flow.id, seen)
+
+
 def lost(id: str, epoch: int) -> ClaimLost:  # noqa: A002  # the natural name
     """Return the error for a process that no longer owns the flow."""
     return ClaimLost(
@@ -498,7 +506,7 @@ async def reset_failed(store: Store, id: str, step: str = "") -> None:  # noqa: 
     if step:
         raise FlowError(f"flow {id!r} is not a workflow, so it has no operation {step!r}; reset all of it")
     FLOWS.check(id, state, FlowState.PENDING, "reset")
-    flow, steps, _ = await store.take(id, "", seen=seen.epoch)
+    flow, steps, _ = await store.take(id, "", seen=seen.epoch, ended=True)
     now = time.time()
     moved = [row for row in steps.values() if row.state != "PENDING"]
     changes = [
@@ -514,7 +522,7 @@ async def reset_failed(store: Store, id: str, step: str = "") -> None:  # noqa: 
 async def _restart(store: Store, seen: FlowRow, step: str) -> None:
     # Check the step before the flow is taken.
     WorkflowLog(await store.load(seen.id)).restart(step)
-    log = WorkflowLog(await store.take(seen.id, "", seen=seen.epoch))
+    log = WorkflowLog(await store.take(seen.id, "", seen=seen.epoch, ended=True))
     log.restart(step)
     await store.commit(log.drain())
 

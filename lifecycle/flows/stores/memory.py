@@ -28,6 +28,7 @@ from lifecycle.flows.stores.base import (
     keyed,
     lost,
     lost_job,
+    not_taken,
     other_flow,
     parked,
     resumed,
@@ -115,10 +116,10 @@ class MemoryStore(Store):
             raise unknown(id)
         return Snapshot(self._flows[id], dict(self._steps[id]))
 
-    async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # the natural name
+    async def take(self, id: str, owner: str, *, seen: int, ended: bool = False) -> Snapshot:  # noqa: A002  # the natural name
         flow = (await self.load(id)).flow
-        if flow.epoch != seen:
-            raise lost(id, seen)
+        if flow.epoch != seen or (flow.state in ENDS and not ended):
+            raise not_taken(flow, seen)
         self._put(resumed(flow)._replace(epoch=seen + 1, owner=owner))
         left = [row for row in await self.signals(id) if not row.taken]
         return (await self.load(id))._replace(signals=left)
@@ -433,7 +434,7 @@ class MemoryJobs(JobStore):
         found = (await self._flows.load(flow.id)).flow
         if found.name != flow.name:
             raise other_flow(row, found.name)
-        return await self._flows.take(flow.id, flow.owner, seen=found.epoch)
+        return await self._flows.take(flow.id, flow.owner, seen=found.epoch, ended=True)
 
     async def next(self, *, now: float, queue: str = "", limits: Limits = UNLIMITED) -> float | None:
         ends = [self._rows[each].until for each in self._claimed]

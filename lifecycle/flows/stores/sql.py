@@ -39,6 +39,7 @@ from lifecycle.flows.stores.base import (
     keyed,
     lost,
     lost_job,
+    not_taken,
     other_flow,
     storable,
     unknown,
@@ -359,7 +360,7 @@ _LOAD = _SNAPSHOTS.replace("WHICH", "f.id = :id")
 _RESUME = "due = 0, state = CASE had.state WHEN 'WAITING' THEN 'RUNNING' ELSE had.state END"
 _TAKE = (
     f"UPDATE lifecycle_flows AS had SET epoch = epoch + 1, owner = :owner, stamp = :stamp, {_RESUME}"  # noqa: S608  # our own text
-    " WHERE id = :id AND epoch = :seen"
+    " WHERE id = :id AND epoch = :seen AND (:ended OR state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED', 'CANCELLED'))"
 )
 # This is a separate statement because `_TAKE` may have to wait for a commit by the previous owner. If `_TAKE` also read
 # the steps, it would see them as they were before that commit.
@@ -467,13 +468,12 @@ class SQLStore(Store):
             raise unknown(id)
         return _snapshots(rows)[id]
 
-    async def take(self, id: str, owner: str, *, seen: int) -> Snapshot:  # noqa: A002  # the natural name
-        values = {"id": id, "owner": owner, "seen": seen, "stamp": next(self._stamps)}
+    async def take(self, id: str, owner: str, *, seen: int, ended: bool = False) -> Snapshot:  # noqa: A002  # the natural name
+        values = {"id": id, "owner": owner, "seen": seen, "ended": ended, "stamp": next(self._stamps)}
         works = self._sql.do(_TAKE, values), self._sql.ask(_TAKEN, values), self._sql.ask(_LEFT, values)
         rows, signals = await self._database.run(*works, done=self._sql.recovery(values, _TAKEN, _LEFT))
         if not rows:
-            await self.load(id)
-            raise lost(id, seen)
+            raise not_taken((await self.load(id)).flow, seen)
         return _snapshots(rows)[id]._replace(signals=_signals(signals))
 
     async def commit(self, batch: Batch) -> None:
