@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
+    "STDERR",
     "current_flow",
     "current_span",
     "current_worker",
@@ -31,6 +32,7 @@ __all__ = [
     "short_name",
     "stream_handlers",
     "was_logged",
+    "with_stderr",
 ]
 
 #: The name of the worker whose function is running.
@@ -39,6 +41,11 @@ current_worker: ContextVar[str] = ContextVar("lifecycle_worker", default="")
 current_flow: ContextVar[str] = ContextVar("lifecycle_flow", default="")
 #: The current span, as a W3C ``traceparent``.
 current_span: ContextVar[str] = ContextVar("lifecycle_traceparent", default="")
+
+#: The first line of the note that contains the end of a process's stderr.
+STDERR = "the end of its stderr:\n"
+#: The maximum number of stderr characters to add to a log message. The note and `Exit.stderr` contain more.
+_STDERR_SHOWN = 1000
 
 _LOGGED = "_lifecycle_logged"
 _NO_MESSAGE = "(its message cannot be read"
@@ -90,6 +97,25 @@ def reason_of(error: BaseException) -> str:
     """Return an error's message. If the message is empty or only a key, include the error's class."""
     message = "" if type(error).__str__ is KeyError.__str__ else message_of(error)
     return message if message and not message.startswith(_NO_MESSAGE) else error_text(error)
+
+
+def with_stderr(text: str, error: BaseException | None) -> str:
+    """Return ``text`` with the last lines of stderr noted in ``error`` or one of its causes, for use in the log."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        for note in getattr(error, "__notes__", ()):
+            if isinstance(note, str) and note.startswith(STDERR):
+                return f"{text}; {STDERR}{_last_lines(note.removeprefix(STDERR))}"
+        seen.add(id(error))
+        error = error.__cause__
+    return text
+
+
+def _last_lines(text: str) -> str:
+    end = text[-_STDERR_SHOWN:]
+    # Drop a partial first line, unless it is the only one.
+    whole = end.partition("\n")[2].strip() if len(text) > _STDERR_SHOWN else ""
+    return whole or end
 
 
 def mark_logged(error: BaseException) -> None:

@@ -11,7 +11,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Final
 
-from lifecycle._util import error_text, message_of, program_name
+from lifecycle._util import error_text, message_of, program_name, with_stderr
 from lifecycle.errors import BridgeError, JournalError, RestartLimitReached, SourceFailed, UsageError, WorkerFailed
 
 if TYPE_CHECKING:
@@ -32,7 +32,10 @@ def is_debugging() -> bool:
 
 
 def one_line(error: BaseException) -> str | None:
-    """Return the line to print for an expected failure, or None for a bug in the program, which needs a traceback."""
+    """Return the line to print for an expected failure, or None for a bug in the program, which needs a traceback.
+
+    If a process failed, the last lines of its stderr follow.
+    """
     if isinstance(error, OSError) and error.errno is not None:
         return message_of(error)
     if isinstance(error, KeyError) and _was_raised_by(error, _ENVIRON):
@@ -42,7 +45,7 @@ def one_line(error: BaseException) -> str | None:
     cause = error.__cause__
     if cause is not None and not isinstance(error, RestartLimitReached) and one_line(cause) is None:
         return None
-    return error_text(error)
+    return with_stderr(error_text(error), error)
 
 
 def _was_raised_by(error: BaseException, code: CodeType) -> bool:

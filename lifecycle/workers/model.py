@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from lifecycle._util import reason_of
+from lifecycle._util import STDERR, reason_of
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.states import Machine
 
@@ -38,8 +38,8 @@ __all__ = [
     "exit_of",
     "failed",
     "final_status",
+    "note_stderr",
     "stopped_early",
-    "with_stderr",
 ]
 
 #: A function called with the old and the new status immediately after each change. It MUST NOT raise.
@@ -94,9 +94,6 @@ FAILURES: Final = frozenset({Status.FAILED, Status.KILLED})
 
 #: The log message for a failed child that is not restarted. Its arguments are the child's name and the reason.
 NOT_RESTARTED: Final = "%r failed and will not be restarted: %s"
-
-#: The maximum number of stderr characters to include in a message. `Exit.stderr` contains more.
-_STDERR_SHOWN: Final = 1000
 
 # A plain number, because `signal.SIGKILL` is not defined on every system. It is only compared with exit codes.
 _SIGKILL: Final = 9
@@ -285,28 +282,23 @@ def _obeyed(exit_code: int | None, sent: int | None) -> bool:
 
 def _error(name: str, status: Status, end: End, how: Circumstances) -> BaseException | None:
     """Return the error if the worker failed or was killed; otherwise, return None."""
-    if how.start_error is not None:
-        return how.start_error
-    if status is Status.KILLED:
+    if how.start_error is None and status is Status.KILLED:
         return WorkerFailed(f"{name!r} did not stop in time and was {'abandoned' if how.abandoned else 'killed'}")
-    if end.error is not None and (stderr := end.stderr.strip()):
-        # Add the stderr to the error itself, because a traceback or a supervisor's exception group does not show the
-        # `Exit`.
-        end.error.add_note(f"the end of its stderr:\n{stderr}")
-    return end.error
+    error = how.start_error or end.error
+    if error is not None:
+        note_stderr(error, end.stderr)
+    return error
 
 
-def with_stderr(message: str, stderr: str) -> str:
-    """Return ``message`` with the last lines of ``stderr``, unless it already includes them. Secrets are masked."""
-    if not stderr.strip() or "the end of its stderr:" in message:
-        return message
-    from lifecycle._masking import masked  # imported only when needed, because few processes fail
+def note_stderr(error: BaseException, stderr: str) -> None:
+    """Add the end of a process's ``stderr`` to ``error`` as a note, with secrets masked.
 
-    text = masked(stderr).strip()
-    end = text[-_STDERR_SHOWN:]
-    # Drop a partial first line, unless it is the only one.
-    whole = end.partition("\n")[2].strip() if len(text) > _STDERR_SHOWN else ""
-    return f"{message}; the end of its stderr:\n{whole or end}"
+    Tracebacks and the log show the note. The message does not contain it, because messages reach HTTP clients.
+    """
+    if stderr.strip():
+        from lifecycle._masking import masked  # imported only when needed, because few processes fail
+
+        error.add_note(STDERR + masked(stderr).strip())
 
 
 def failed(error: BaseException) -> Exit:

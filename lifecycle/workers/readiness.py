@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from lifecycle._util import reason_of
 from lifecycle.errors import WorkerFailed
-from lifecycle.workers.model import End, with_stderr
+from lifecycle.workers.model import End
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -92,8 +92,7 @@ def not_ready(name: str, ready: Readiness, life: asyncio.Future[End | None], tim
         )
     end = End.of(life)
     how = "exited with status 0" if end.error is None else str(end.error).removeprefix(f"{name!r} ")
-    message = f"{name!r} ended before it was ready: it {how}, and did not {ready}{reason}"
-    failed = WorkerFailed(with_stderr(message, end.stderr))
+    failed = WorkerFailed(f"{name!r} ended before it was ready: it {how}, and did not {ready}{reason}")
     failed.__cause__ = end.error
     return failed
 

@@ -45,6 +45,11 @@ def start_failing():
 def process():
     return ProcessWorker("app", "no-such-command")
 
+def not_ready():
+    code = "import sys; sys.exit('no such table')"
+    spec = Spec("db", [sys.executable, "-c", code], ready="notify", output=lambda line, stream: None)
+    return Supervisor("app", spec)
+
 def own_hook():
     sys.excepthook = lambda kind, error, traceback: print("own:", error)
     return listen
@@ -97,6 +102,15 @@ def test_error_in_the_program_keeps_its_traceback(here: Path, main: str) -> None
     program = ended(here, "program.py", main)
     assert program.returncode == 1
     assert "Traceback" in program.stderr
+
+
+def test_the_last_output_of_a_process_that_was_not_ready_follows_its_failure(here: Path) -> None:
+    program = ended(here, "program.py", "not_ready")
+    *_, line, last = program.stderr.splitlines()
+    assert line.startswith("program: WorkerFailed: 'app' cannot start, because its child 'db' cannot: ")
+    assert line.endswith("; the end of its stderr:")
+    assert last == "no such table"
+    assert "Traceback" not in program.stderr
 
 
 def test_debugging_prints_the_traceback(here: Path) -> None:

@@ -10,6 +10,7 @@ import socket
 import sys
 import textwrap
 import threading
+import traceback
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -100,18 +101,36 @@ async def test_an_end_before_readiness_raises_with_the_status_and_last_output(wa
         WorkerFailed, match=r"ended before it was ready: it exited with status 1, and did not "
     ) as caught:
         await worker.start()
-    assert str(caught.value).endswith("the end of its stderr:\nno such database")
+    assert "no such database" not in str(caught.value)
+    assert "the end of its stderr:\nno such database" in "".join(traceback.format_exception(caught.value))
     exit_ = await worker.wait()
     assert (exit_.status, exit_.exit_code, exit_.error) == ("failed", 1, caught.value)
     assert exit_.stderr == "no such database\n"
     assert worker.state().error == str(caught.value)
 
 
-async def test_truncated_last_output_begins_with_a_whole_line() -> None:
-    worker = python("import sys; sys.exit('\\n'.join(f'{number:099d}' for number in range(100)))", ready="notify")
-    with pytest.raises(WorkerFailed) as caught:
-        await worker.start()
-    words = str(caught.value).partition("the end of its stderr:\n")[2].split("\n")
+async def test_the_log_and_not_the_state_has_the_last_output_of_a_process_that_was_not_ready(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """States and messages reach HTTP clients. The log is for the operator."""
+    code = "import sys; sys.exit('key AKIAIOSFODNN7 rejected, password=hunter2')"
+    backoff = Backoff(3600)
+    spec = Spec("db", [sys.executable, "-c", code], ready="notify", first_start="retry", backoff=backoff)
+    async with Supervisor("s", spec) as supervisor:
+        await until(lambda: supervisor.workers()[0].status is Status.PENDING)
+        assert supervisor.workers()[0].error == (
+            "'db' ended before it was ready: it exited with status 1, and did not send READY=1 to $NOTIFY_SOCKET"
+        )
+    message = caplog.messages[0]
+    assert message.endswith("; the end of its stderr:\nkey AKIAIOSFODNN7 rejected, password=***")
+
+
+async def test_truncated_last_output_in_the_log_begins_with_a_whole_line(caplog: pytest.LogCaptureFixture) -> None:
+    code = "import sys; sys.exit('\\n'.join(f'{number:099d}' for number in range(100)))"
+    spec = Spec("app", [sys.executable, "-c", code], ready="notify", first_start="retry", backoff=Backoff(3600))
+    async with Supervisor("s", spec):
+        await until(lambda: caplog.messages)
+    words = caplog.messages[0].partition("the end of its stderr:\n")[2].split("\n")
     assert [int(line) for line in words] == list(range(100 - len(words), 100))
     assert {len(line) for line in words} == {99}
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle import hooks
 from lifecycle._async import Condition, start_task
+from lifecycle._util import with_stderr
 from lifecycle.backoff import Backoff
 from lifecycle.errors import PoolFailed, RestartLimitReached, WorkerFailed
 from lifecycle.workers.model import FINAL, UNSTARTED, ProbeResult, Status
@@ -253,7 +254,7 @@ class WorkerManager:
         if self._closed.done():
             return
         if reason == "init_timeout":
-            _log.warning("%s", error)
+            _log.warning("%s", with_stderr(str(error), error))
             if not self._has_started:
                 # Don't retry. If every attempt takes the full `start_timeout`, the intensity might never be exceeded,
                 # and we would keep starting workers forever.
@@ -274,7 +275,8 @@ class WorkerManager:
             good = worker.has_answered or self._loop.time() - worker.ready_at >= self._backoff.reset_after
             self._start(0 if good else worker.attempt + 1)
             if worker.attempt and not good:
-                _log.warning("%r failed %d times in a row: %s", self._settings.name, worker.attempt + 1, error)
+                times, text = worker.attempt + 1, with_stderr(str(error), error)
+                _log.warning("%r failed %d times in a row: %s", self._settings.name, times, text)
             self.restarts += 1
         self._announce("replace" if needed else "remove", worker, reason, error)
         self._start_missing()

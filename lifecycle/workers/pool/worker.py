@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from lifecycle import hooks
 from lifecycle.errors import InvalidTransition, RemoteError, WorkerFailed, WorkerLost
 from lifecycle.workers.containment.containment import Level
-from lifecycle.workers.model import AT_WORK, FINAL, ProbeResult, Status
+from lifecycle.workers.model import AT_WORK, FINAL, ProbeResult, Status, note_stderr
 from lifecycle.workers.pool.connection import Connection, ConnectionClosed
 from lifecycle.workers.pool.records import Health, Phase, PhaseChange, end_reason, phase_of
 from lifecycle.workers.process import ProcessWorker
@@ -312,8 +312,19 @@ class PoolWorker(ProcessWorker):
 
     def lost_error(self, message: str, end: Exit | None = None) -> WorkerLost:
         """Return the error for a lost worker. Include details from ``end`` unless it is None."""
-        if end is None:
-            return WorkerLost(message, rss=self.rss, stderr=self.connection.pipes.tail())
+        stderr = self.connection.pipes.tail() if end is None else end.stderr
+        lost = WorkerLost(
+            message if end is None else f"{message}: {self._how(end)}",
+            exit_code=end.exit_code if end else None,
+            signal=end.signal if end else None,
+            rss=self.rss,
+            stderr=stderr,
+        )
+        note_stderr(lost, stderr)
+        return lost
+
+    def _how(self, end: Exit) -> str:
+        """Describe how the worker exited. The text may reach an HTTP client, so it does not contain any output."""
         if self.fault:
             how = f"{self.fault}, and it was killed"
         elif end.signal is not None:
@@ -326,11 +337,7 @@ class PoolWorker(ProcessWorker):
             how = f"it {end.status}"
         if self.rss is not None:
             how += f"; it last used {self.rss / _MIB:.0f} MiB of memory"
-        if end.stderr.strip():
-            how += f"\nthe end of its stderr:\n{end.stderr.strip()}"
-        return WorkerLost(
-            f"{message}: {how}", exit_code=end.exit_code, signal=end.signal, rss=self.rss, stderr=end.stderr
-        )
+        return how
 
 
 class WorkerSet:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lifecycle import hooks
 from lifecycle._async import start_task
-from lifecycle._util import reason_of
+from lifecycle._util import reason_of, with_stderr
 from lifecycle.errors import DoNotRestart, InvalidTransition, LifecycleError, RestartLimitReached, WorkerFailed
 from lifecycle.events import StatusEvent
 from lifecycle.workers.base import BaseWorker
@@ -31,8 +31,8 @@ from lifecycle.workers.model import (
     as_failure,
     cannot_start,
     failed,
+    note_stderr,
     stopped_early,
-    with_stderr,
 )
 from lifecycle.workers.process import ProcessWorker
 from lifecycle.workers.specs import (
@@ -330,7 +330,7 @@ class SupervisorLoop:
         """Log that ``child`` failed and will not be restarted. Don't log a `DoNotRestart`."""
         error = ended.error
         if error is not None and not isinstance(cause_of(error), DoNotRestart):
-            _log.error(NOT_RESTARTED, child.spec.name, _reason(child, error), exc_info=_with_traceback(error))
+            _log.error(NOT_RESTARTED, child.spec.name, _reason(error), exc_info=_with_traceback(error))
 
     def _leave(self, child: Child) -> None:
         """Leave ``child`` stopped, which may end the supervisor."""
@@ -356,7 +356,9 @@ class SupervisorLoop:
         failures = child.spec.failures
         error = WorkerFailed(f"{child.spec.name!r} was unhealthy {failures} times in a row: {answer.message}")
         await self._stopper.stop(child)
-        child.note_ended(replace(child.exit or failed(error), status=Status.FAILED, error=error))
+        ended = child.exit or failed(error)
+        note_stderr(error, ended.stderr)
+        child.note_ended(replace(ended, status=Status.FAILED, error=error))
         self.note(child)
         await self._schedule_restart(child, child.generation, error)
 
@@ -399,7 +401,7 @@ class SupervisorLoop:
         self._start_after(delay, child)
 
     def _announce_restart(self, child: Child, delay: float, error: BaseException) -> None:
-        name, reason = child.spec.name, _reason(child, error)
+        name, reason = child.spec.name, _reason(error)
         _log.warning("%r will be restarted in %.1f s: %s", name, delay, reason, exc_info=_with_traceback(error))
         hooks.restart_scheduled.announce(self.supervisor, child=name, delay=delay, error=error)
 
@@ -644,10 +646,9 @@ class SupervisorLoop:
         doing.result()
 
 
-def _reason(child: Child, error: BaseException) -> str:
-    """Describe for the log why ``child`` ended."""
-    ended = child.exit
-    return with_stderr(reason_of(error), ended.stderr if ended is not None and ended.error is error else "")
+def _reason(error: BaseException) -> str:
+    """Describe for the log why a child ended with ``error``."""
+    return with_stderr(reason_of(error), error)
 
 
 def _with_traceback(error: BaseException | None) -> BaseException | None:
