@@ -1,7 +1,8 @@
 """The `lifecycle` command line: packages for `watch`, `up` and `ctl`, and modules for the other commands.
 
 `app` parses command lines. `options` and `files` read settings. `paths` determines what to do when a path changes.
-`output` and `logs` print messages. This package may import any other package. Other code imports only `main` from it.
+`output` and `logs` print messages. `streams` writes in a thread, so that a blocked terminal does not block a command.
+This package may import any other package. Other code imports only `main` from it.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ _LEVELS = {YELLOW: logging.WARNING, RED: logging.ERROR}
 class JsonConsole(Console):
     """Prints messages as JSON objects, in the format of `lifecycle.observe.JsonFormatter`."""
 
-    def _print(self, text: str, colour: str) -> None:
-        self.log(_record(_LEVELS.get(colour, logging.INFO), text))
+    def _format(self, text: str, colour: str) -> str:
+        return _encode(_record(_LEVELS.get(colour, logging.INFO), text))
 
     def log(self, record: logging.LogRecord) -> None:
         """Print a log record."""

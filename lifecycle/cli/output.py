@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from signal import Signals
 from typing import TYPE_CHECKING, TextIO
 
+from lifecycle._text import plural
 from lifecycle.errors import LifecycleError
 
 if TYPE_CHECKING:
@@ -210,13 +211,21 @@ class Console:
         """Print an error."""
         self._print(text, RED)
 
+    def not_shown(self, lines: int) -> str:
+        """Return the message for output lines that were dropped."""
+        verb = "was" if lines == 1 else "were"
+        return self._format(f"{plural(lines, 'line')} {verb} not shown, because nothing read the output", YELLOW)
+
     def _print(self, text: str, colour: str) -> None:
+        # We write each message with a single call, so that the lines of two writers are not mixed.
+        write(self.stream or sys.stderr, self._format(text, colour))
+
+    def _format(self, text: str, colour: str) -> str:
         prefix = f"{time_of_day()} {self.prefix}" if self.timestamps else self.prefix
         lines = [f"{prefix} {line}".rstrip() for line in text.splitlines() or [""]]
         if self.colour:
             lines = [paint(line, colour) for line in lines]
-        # We write each message with a single call, so that the lines of two writers are not mixed.
-        write(self.stream or sys.stderr, "".join(line + "\n" for line in lines))
+        return "".join(line + "\n" for line in lines)
 
 
 def stderr_console(prefix: str = PREFIX) -> Console:

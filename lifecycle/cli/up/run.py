@@ -20,6 +20,7 @@ from lifecycle._util import file_mode
 from lifecycle.cli.files import did_you_mean, permissions_checked
 from lifecycle.cli.logs import console_for, logging_to
 from lifecycle.cli.output import DONE, FAILED, CliError, UsageError, write
+from lifecycle.cli.streams import threaded_output
 from lifecycle.cli.up.processes import environment, find_file, read_file
 from lifecycle.cli.up.screen import Outcome, Screen, StatusPrinter, exit_status, plan, summary
 from lifecycle.cli.up.selection import counts, selected
@@ -70,11 +71,15 @@ def up(settings: UpSettings) -> int:
         log_format=settings.log_format,
         timestamps=settings.timestamps,
     )
-    with screen, logging_to(screen.console):
+    output = threaded_output(screen.console.not_shown, screen.reader_gone)
+    with screen, output as streams, logging_to(screen.console):
         with permissions_checked():
             program = _Program(formation, file.parent, env_files, screen, dashboard=settings.dashboard)
         screen.console.info(f"{file.name}: {', '.join(each.name for each in processes)}")
-        return program.run()
+        try:
+            return program.run()
+        finally:
+            streams.is_stopped = program.is_stopped
 
 
 def env_files_of(given: Sequence[Path], file: Path) -> tuple[Path, ...]:
@@ -118,6 +123,8 @@ class _Program:
         self._files: list[ChangeSource] = [] if self._changes is None else self._changes.handle(self._router)
         self._spawned = asyncio.Event()
         self._outcomes: list[Outcome] = []
+        #: True if a signal or a command has stopped the program.
+        self.is_stopped: bool = False
 
     def run(self) -> int:
         """Run until all processes or an essential one have exited, or a stop is requested. Returns the exit status."""
@@ -177,6 +184,8 @@ class _Program:
             await self._live()
 
     async def _live(self) -> None:
+        from lifecycle.runtime import current
+
         for name in self._processes:
             # The supervisor would start its children one by one, so `Starts` starts them in parallel instead.
             await self._supervisor.stop_child(name)
@@ -188,6 +197,7 @@ class _Program:
                 self._spawned.set()
             await self._supervisor.wait()
         finally:
+            self.is_stopped = current().stopping
             await self._starts.close()
             await self._supervisor.stop()
             await printing

@@ -140,10 +140,14 @@ class Screen:
         """The descriptors of the log files."""
         return tuple(log.fileno() for log in self._logs.values())
 
+    def reader_gone(self) -> None:
+        """React when the reader has closed standard output. This may be called from any thread."""
+        self.is_read = False
+        self._on_reader_gone()
+
     def _print(self, text: str) -> None:
         if not write(sys.stdout, text):
-            self.is_read = False
-            self._on_reader_gone()
+            self.reader_gone()
 
     def _log(self, name: str, log: BinaryIO, line: str) -> None:
         try:

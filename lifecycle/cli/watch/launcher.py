@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 from lifecycle._util import file_mode
 from lifecycle.cli.files import read_env
 from lifecycle.cli.output import CliError, UsageError, is_terminal, write
+from lifecycle.cli.streams import settle
 from lifecycle.errors import StopTree
 from lifecycle.workers import ProcessWorker, Status
 from lifecycle.workers.stdio import Pipes
@@ -128,6 +129,8 @@ class Launcher:
         argv = self._arguments(env)
         if settings.clear and is_terminal(sys.stdout):
             write(sys.stdout, _CLEAR)
+        # The command may write to the same terminal, but only after our messages.
+        settle()
         if self._mode == "pipes":
             # By default, Python buffers output written to a pipe.
             env["PYTHONUNBUFFERED"] = env.get("PYTHONUNBUFFERED") or "1"

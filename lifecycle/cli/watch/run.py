@@ -6,7 +6,7 @@ import asyncio
 import io
 import os
 import signal
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,9 @@ from lifecycle._steering.answers import current_answer, refused, reply
 from lifecycle._util import file_mode
 from lifecycle.cli.files import permissions_checked
 from lifecycle.cli.logs import console_for, logging_to
-from lifecycle.cli.output import FAILED, ConfigError, UsageError
+from lifecycle.cli.output import DONE, FAILED, ConfigError, UsageError
 from lifecycle.cli.paths import PathRules, own_output
+from lifecycle.cli.streams import Output, threaded_output
 from lifecycle.cli.watch.launcher import Launcher, handover, interpreter, own_reload_option, stdio_mode
 from lifecycle.cli.watch.runner import Runner
 from lifecycle.cli.watch.session import Session, handle_changes, watching
@@ -29,6 +30,7 @@ from lifecycle.handlers import SuspendHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
+    from contextlib import AbstractContextManager
 
     from lifecycle.cli.output import Console
     from lifecycle.cli.watch.endpoints import LiveReload
@@ -65,12 +67,20 @@ def watch(typed: Mapping[str, Any]) -> int:
         settings = watch_settings(typed, find_table(here))
         _require_paths(settings, typed=bool(typed.get("paths") or typed.get("watch_non_recursive")))
     console = _console(settings)
-    with handover(settings.socket) as socket, logging_to(console):
+    with _output(settings, console) as output, handover(settings.socket) as socket, logging_to(console):
         with permissions_checked():
             program = _Program(settings, here, console, socket)
         if socket is not None:
             console.info(f"listening on {socket} for the command")
-        return program.run(*typed.get("beside", ()))
+        status = program.run(*typed.get("beside", ()))
+        # The status is 0 unless a run has failed: otherwise, only a stop ends the program.
+        output.is_stopped = status == DONE
+        return status
+
+
+def _output(settings: Settings, console: Console) -> AbstractContextManager[Output]:
+    """Return a context manager in which output cannot block the event loop. A prompt writes to the terminal itself."""
+    return nullcontext(Output()) if settings.prompt else threaded_output(console.not_shown)
 
 
 def _console(settings: Settings) -> Console:
