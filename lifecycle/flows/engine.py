@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle import hooks
 from lifecycle._async import Condition, start_task, wait_within
-from lifecycle._util import current_flow
+from lifecycle._util import current_flow, error_text, program_stops
 from lifecycle.errors import FlowError, InvalidTopic
 from lifecycle.flows.decisions import Scheduler, StepResult
 from lifecycle.flows.execution import NOTHING
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from lifecycle.flows.stores.base import Store
     from lifecycle.states import Machine
 
-__all__ = ["RUNNING", "STOP_MARGIN", "THREADS", "Engine", "Running", "current_task", "send"]
+__all__ = ["RUNNING", "STOP_MARGIN", "THREADS", "Engine", "Running", "current_task", "log_interrupted", "send"]
 
 _log = logging.getLogger("lifecycle.flows")
 
@@ -241,6 +241,11 @@ class Engine:
         for call, outcome in finished:
             if outcome is _CANCELLED:
                 self.scheduler.cancel(call.node)
+            elif isinstance(outcome, Failure) and program_stops():
+                # The shutdown is not the outcome of a task. The task runs again when the flow continues.
+                log_interrupted(self.id, call.node.name, outcome)
+                self.suspend()
+                self.scheduler.cancel(call.node)
             elif isinstance(outcome, Failure):
                 self.scheduler.finish(call, outcome)
             else:
@@ -328,6 +333,12 @@ class Engine:
             listener(change)
         if hooks.flow_changed.receivers:
             hooks.flow_changed.announce(self._sender, change=change)
+
+
+def log_interrupted(flow: str, name: str, reason: object) -> None:
+    """Log that a function failed while the program was stopping."""
+    text = "flow %s: %s failed while the program was stopping, and runs again when the flow continues: %s"
+    _log.warning(text, flow, name, error_text(reason) if isinstance(reason, BaseException) else reason)
 
 
 class Running:

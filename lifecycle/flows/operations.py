@@ -213,8 +213,8 @@ def step(
 ) -> Coroutine[Any, Any, Any]:
     """Call a function and store its result. After a restart, return the stored result instead.
 
-    A synchronous function runs in a thread. If the process dies while the function runs, it runs again, with the same
-    idempotency key (see `current_task`).
+    A synchronous function runs in a thread. If the process dies while the function runs, or if the function fails while
+    the program stops, it runs again, with the same idempotency key (see `current_task`).
 
     Args:
         fn: The function, async or not, or a task.

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from lifecycle import hooks
 from lifecycle._async import Condition, cancel_later, is_async, start_task, was_cancelled
-from lifecycle._util import current_flow
+from lifecycle._util import current_flow, program_stops
 from lifecycle.errors import FlowCancelled, FlowError, InvalidState, StepFailed, WorkflowChanged
-from lifecycle.flows.engine import RUNNING, Running
+from lifecycle.flows.engine import RUNNING, Running, log_interrupted
 from lifecycle.flows.operations import BRANCH, Branch
 from lifecycle.flows.records import (
     CANCEL,
@@ -336,9 +336,18 @@ class WorkflowEngine:
                 raise
             self._error = error
         except Exception as error:  # noqa: BLE001  # it makes the workflow fail
+            if program_stops():
+                self._interrupted(self._workflow.name, error)
+                self._stop_with(FlowState.SUSPENDED)
+                return
             self._error = error
         else:
             self._records.result = text
+
+    def _interrupted(self, name: str, error: BaseException) -> None:
+        """Suspend the workflow after an error that is not an outcome, because the program stops."""
+        log_interrupted(self.id, name, error)
+        self.suspend()
 
     async def _check_replay(self) -> None:
         """Run the function again with the records only, and compare the outcomes."""
@@ -560,7 +569,10 @@ class WorkflowEngine:
         return was
 
     def _failing(self, call: Call, row: StepRow, error: BaseException) -> _Attempted:
-        """Record a failed attempt, and when the next one is due."""
+        """Record a failed attempt, and when the next one is due. An attempt that the shutdown ends is not recorded."""
+        if program_stops():
+            self._interrupted(call.name, error)
+            return _Attempted(row, None, error)
         failure = Failure.of(error)
         tried = 1 + (int(row.history or 0) if row.state == StepState.RETRYING else 0)
         history = [Attempt(None, {call.name: failure})] * tried

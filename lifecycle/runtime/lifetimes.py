@@ -15,7 +15,6 @@ import logging
 import signal
 import time
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
@@ -24,7 +23,9 @@ from weakref import WeakSet
 from lifecycle import hooks
 from lifecycle._async import shield, start_task, was_cancelled
 from lifecycle._durations import duration, store_seconds
+from lifecycle._util import current_life as _current_life
 from lifecycle._util import name_of
+from lifecycle._util import outermost_lives as _outermost_lives
 from lifecycle.errors import Interrupted
 from lifecycle.runtime.force import tell_terminal
 from lifecycle.runtime.signals import Escalation
@@ -33,6 +34,7 @@ from lifecycle.runtime.stopping import Deadline, Draining, ShutdownHooks, Starte
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
     from contextlib import AbstractContextManager
+    from contextvars import ContextVar
 
     from lifecycle._durations import DurationField
     from lifecycle.runtime.health import Health
@@ -59,7 +61,7 @@ _T = TypeVar("_T")
 _log = logging.getLogger("lifecycle.runtime")
 
 #: The internal part of the current lifetime.
-current_life: ContextVar[Life] = ContextVar("lifecycle_current_life")
+current_life: ContextVar[Life] = _current_life
 
 
 # -- records ----------------------------------------------------------------------------------------------------------
@@ -330,7 +332,7 @@ def task_starts(lifetime: Lifetime) -> dict[asyncio.Task[Any], float]:
 
 
 #: The running lifetimes that are not inside another one.
-_outermost: Final[WeakSet[Life]] = WeakSet()
+_outermost: Final[WeakSet[Life]] = _outermost_lives
 
 
 def _only_life() -> Life:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -188,3 +190,61 @@ async def test_a_flow_in_a_file_that_was_deleted_does_not_pass_for_done(tmp_path
                 each.unlink()
         with pytest.raises(JournalError, match="was deleted or replaced while it was open"):
             await flows.start(flow)
+
+
+CTRL_C = """
+import subprocess
+import sys
+
+from lifecycle import Flows, run
+from lifecycle.flows import step, undo, workflow
+
+def refund():
+    print("refunded", flush=True)
+
+def build(own_session):
+    command = "print('building', flush=True); open(sys.argv[1]).read()"
+    argv = [sys.executable, "-c", f"import sys; {command}", "go"]
+    subprocess.run(argv, check=True, start_new_session=own_session)
+    print("built", flush=True)
+
+@workflow
+async def deploy(own_session):
+    undo(refund)
+    await step(build, own_session)
+
+async def main():
+    async with Flows("app.db") as flows:
+        await flows.start(deploy, bool(sys.argv[1:]), id="one")
+        print("all done", flush=True)
+
+run(main)
+"""
+
+
+@pytest.mark.parametrize("own_session", [(), ("own session",)], ids=["same-session", "own-session"])
+def test_ctrl_c_does_not_fail_a_step_whose_command_receives_it_too(
+    tmp_path: Path, own_session: tuple[str, ...]
+) -> None:
+    (tmp_path / "program.py").write_text(CTRL_C)
+    os.mkfifo(tmp_path / "go")
+
+    def program() -> Running:
+        return Running("program.py", *own_session, cwd=tmp_path, env={"PYTHONUNBUFFERED": "1"})
+
+    with closing(program()) as first:
+        first.until("building")
+        os.killpg(first.process.pid, signal.SIGINT)
+        if own_session:
+            (tmp_path / "go").write_text("")
+            first.until("built")
+        said = first.rest()
+    assert "refunded" not in said
+    with closing(program()) as second:
+        if not own_session:
+            second.until("building")
+            (tmp_path / "go").write_text("")
+            second.until("built")
+        second.until("all done")
+        said = second.rest()
+    assert "refunded" not in said
