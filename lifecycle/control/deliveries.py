@@ -4,23 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from contextlib import nullcontext
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from lifecycle.control.routing import Match, Route
     from lifecycle.events import Topical
 
-__all__ = ["Delivery", "current", "delivery", "emits_stored"]
+__all__ = ["Delivery", "current", "current_lane", "delivery", "emits_stored"]
 
 _numbers = itertools.count(1)
 
+
+class _Lane(Protocol):
+    """The part of a lane that a delivery uses."""
+
+    def awaiting(self, delivery: Delivery, /) -> AbstractContextManager[None]:
+        """Mark the current handler as waiting for ``delivery``, or raise an error if the wait would never end."""
+        ...
+
+
 #: The delivery that the current handler is processing. It becomes the parent of the events that the handler emits.
 current: ContextVar[Delivery | None] = ContextVar("lifecycle_delivery", default=None)
+
+#: The lane whose task calls the current handler.
+current_lane: ContextVar[_Lane | None] = ContextVar("lifecycle_lane", default=None)
 
 #: True in the task of a source that stores its events. Such a task may be cancelled before it receives the delivery.
 emits_stored: ContextVar[bool] = ContextVar("lifecycle_emits_stored", default=False)
@@ -47,6 +61,9 @@ class Delivery:
     Awaiting a delivery returns None once the handler has returned. If the handler failed, it raises the handler's
     error. If the event was not handled or was dropped, it raises `NotHandled` or `Dropped`. If a debounce merged the
     event into another one, the delivery ends when the merged call ends. Several tasks can await the same delivery.
+
+    A handler that awaits a delivery which its own lane can only handle afterwards would wait for itself, directly or
+    through other lanes. Awaiting then raises `LifecycleError`, and the event is still handled.
     """
 
     __slots__ = (
@@ -99,9 +116,12 @@ class Delivery:
 
     def __await__(self) -> Generator[asyncio.Future[None], None, None]:
         last = self._last()
-        while not last._done:  # noqa: SLF001  # merged deliveries are of this class
-            yield from last._wait()  # noqa: SLF001
-            last = last._last()  # noqa: SLF001
+        if not last._done:  # noqa: SLF001  # merged deliveries are of this class
+            home = current_lane.get()
+            with nullcontext() if home is None else home.awaiting(last):
+                while not last._done:  # noqa: SLF001
+                    yield from last._wait()  # noqa: SLF001
+                    last = last._last()  # noqa: SLF001
         if last._error is not None:  # noqa: SLF001
             # Use the saved traceback. Otherwise, every task that awaits this delivery would add frames to the error's
             # traceback.

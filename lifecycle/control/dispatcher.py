@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lifecycle import hooks
@@ -23,6 +24,7 @@ from lifecycle.errors import Dropped, InvalidTopic, LaneFull, LifecycleError, No
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Hashable, Iterator, Sequence
+    from contextvars import Context
 
     from lifecycle._durations import Duration
     from lifecycle.control.commands import Commands
@@ -64,6 +66,10 @@ class Dispatcher:
         self._buffer = buffer
         # If false, no handlers run, and events wait in their lanes.
         self.working = False
+        #: The context in which the lanes call handlers: a copy of the context of the task that runs the router.
+        self.context: Context = copy_context()
+        #: The event loop that runs the router, or None while the router is not running.
+        self.loop: asyncio.AbstractEventLoop | None = None
         # True while the router is stopping. An event that a cancelled source was emitting is then accepted even if its
         # lane is full.
         self.draining = False
@@ -229,6 +235,8 @@ class Dispatcher:
         Every event from every source passes through this method, so it handles the usual case inline: a plain route,
         and no observers.
         """
+        if self.loop is not None and self.loop is not asyncio.get_running_loop():
+            raise _wrong_thread("emit")
         match = route = None
         try:
             match = self._matches[event.topic]
@@ -261,7 +269,10 @@ class Dispatcher:
 
         Raises:
             LaneFull: if the lane is full. In that case, neither taps nor hooks have seen the event.
+            RuntimeError: if the router runs in another thread.
         """
+        if self.loop is not None and self.loop is not _running_loop():
+            raise _wrong_thread("emit_nowait")
         try:
             route = self.table.match(event).first or self.fallback
         except InvalidTopic:
@@ -384,8 +395,12 @@ class Dispatcher:
     # -- results of handlers ---------------------------------------------------------------------------------------
 
     def start(self, work: Coroutine[object, object, None], lane: Lane) -> asyncio.Task[None]:
-        """Start a task for ``lane``. The router awaits the task when it closes."""
-        task = start_task(work, name=f"lane {lane.name}")
+        """Start a task for ``lane`` in the context of the router. The router awaits the task when it closes.
+
+        In the emitter's context, a handler would see the context variables of an unrelated caller, and a worker that it
+        starts would not belong to the router's program.
+        """
+        task = start_task(work, name=f"lane {lane.name}", context=self.context.copy())
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task
@@ -523,6 +538,20 @@ async def _attempt(route: Route, event: Topical) -> NotHandled | None:
     else:
         return None
     raise stray
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _wrong_thread(method: str) -> RuntimeError:
+    return RuntimeError(
+        f"{method}() was called outside the thread of the router's event loop, so the event was not accepted; in other "
+        "threads, call emit_threadsafe() of a BaseSource that you have added to the router"
+    )
 
 
 def _no_route(event: Topical) -> NotHandled:

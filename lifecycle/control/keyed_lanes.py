@@ -109,6 +109,10 @@ class _KeyQueue:
             if key in self.waiting:
                 self.ready.append(key)
 
+    def is_behind(self, delivery: Delivery, task: asyncio.Task[Any]) -> bool:
+        """Return whether ``delivery`` waits for the key that ``task`` has reserved."""
+        return task in self._held and delivery in self.waiting.get(self._held[task], ())
+
     def remove(self, delivery: Delivery, key: Hashable) -> None:
         """Remove a waiting event with the key ``key``."""
         self.waiting[key].remove(delivery)
@@ -157,7 +161,7 @@ class KeyedLane(Lane):
 
         queue = self.queue
         keys = len(queue.waiting.keys() | queue.running.keys())
-        return LaneInfo(self.name, len(queue), self._running, self.limit, self.concurrency, keys)
+        return LaneInfo(self.name, len(queue), self._running, self.capacity, self.concurrency, keys)
 
     # -- accepting events ------------------------------------------------------------------------------------------
 
@@ -225,6 +229,9 @@ class KeyedLane(Lane):
             self.queue.remove(waiting, key)
             self._dispatcher.report.drop(waiting, "superseded by a newer event", superseded=True)
         return waiting is not None
+
+    def _is_held_up(self, delivery: Delivery, task: asyncio.Task[None]) -> bool:
+        return self.queue.is_behind(delivery, task)
 
     # -- finished events -------------------------------------------------------------------------------------------
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from lifecycle import hooks
-from lifecycle._util import current_flow, current_span, current_worker
-from lifecycle.control.deliveries import current
+from lifecycle._util import name_of
+from lifecycle.control.deliveries import current, current_lane
 from lifecycle.control.routing import Busy
-from lifecycle.errors import LaneFull
+from lifecycle.errors import LaneFull, LifecycleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from lifecycle.control.deliveries import Delivery
     from lifecycle.control.dispatcher import Dispatcher
@@ -36,6 +37,7 @@ class Lane:
     __slots__ = (
         "_cancelled",
         "_dispatcher",
+        "_reserved",
         "_running",
         "_tasks",
         "_waiting",
@@ -55,18 +57,22 @@ class Lane:
         self._dispatcher = dispatcher
         self.queue: deque[Delivery] = deque()
         # The capacity of the queue: the buffer, plus one slot for each lane task that could start. Once a task is
-        # running, it does not need its slot.
+        # running, it does not need its slot. Capacity that is reserved for a waiter is not included.
         self.limit: int = buffer + concurrency
+        # The number of waiters that were woken because the lane has capacity for them, and have not queued their events
+        # yet. Without the reservation, an event that arrives later could take the capacity.
+        self._reserved = 0
         # Each lane task with the event that it is handling, oldest first.
         self._tasks: dict[asyncio.Task[None], Delivery | None] = {}
         # The number of lane tasks that have begun to take events from the queue.
         self._running = 0
         # Lane tasks that were cancelled in favour of a newer event. Each one ends after its current event.
         self._cancelled: set[asyncio.Task[None]] = set()
-        # Functions to call when the lane has capacity, in order. Each is called once, and returns False if it does not
-        # use the capacity.
-        self._waiting: deque[Callable[[], bool]] = deque()
-        #: Deliveries whose handlers in this lane are waiting for capacity, each paired with the lane that is full.
+        # Functions to call when the lane has capacity, in order. Each is called once, with True if the capacity is for
+        # this waiter, and returns False if it does not use the capacity.
+        self._waiting: deque[Callable[[bool], bool]] = deque()
+        #: Deliveries whose handlers in this lane are waiting, each paired with the lane that must continue first: the
+        #: full lane that they emit into, or the lane of a delivery that they await.
         self.blocked_on: list[tuple[Delivery, Lane]] = []
 
     @property
@@ -80,6 +86,11 @@ class Lane:
         return len(self.queue) >= self.limit
 
     @property
+    def capacity(self) -> int:
+        """The number of events that the queue can hold now, including the capacity that is reserved for waiters."""
+        return self.limit + self._reserved
+
+    @property
     def slots(self) -> int:
         """The number of lane tasks that could free up capacity."""
         return self.concurrency
@@ -88,7 +99,7 @@ class Lane:
         """Return the state of the lane."""
         from lifecycle.control.records import LaneInfo
 
-        return LaneInfo(self.name, len(self.queue), self._running, self.limit, self.concurrency)
+        return LaneInfo(self.name, len(self.queue), self._running, self.capacity, self.concurrency)
 
     # -- accepting events ------------------------------------------------------------------------------------------
 
@@ -119,7 +130,7 @@ class Lane:
             if self.is_full:
                 raise LaneFull(self.refusal(delivery))
             self.put(delivery)
-        elif self._running + len(self.queue) < self.concurrency:
+        elif self._running + self._reserved + len(self.queue) < self.concurrency:
             self.put(delivery)
         elif busy is Busy.DROP:
             self._dispatcher.report.drop(delivery, "the lane is already running its maximum number of handlers")
@@ -168,10 +179,8 @@ class Lane:
             LaneFull: if all handlers of this lane would end up waiting for themselves, directly or through other lanes,
                 or if the router is not running.
         """
-        emitter, home = current.get(), None
-        if emitter is not None and not emitter.done and emitter.route is not None:
-            home = self._dispatcher.lanes.get(emitter.route)
-        if emitter is None or home is None:
+        emitter, home = current.get(), current_lane.get()
+        if emitter is None or emitter.done or not isinstance(home, Lane):
             await self._wait_until_free(delivery, is_handler=False)
             return
         home.blocked_on.append((emitter, self))
@@ -187,38 +196,55 @@ class Lane:
                 raise LaneFull(f"{self.refusal(delivery)}, and the emitting handler would wait for itself")
             if not self._dispatcher.working:
                 raise LaneFull(f"{self.refusal(delivery)}, and the router is not running")
-            await self._wait_turn(place)
-            # If another event has taken the capacity in the meantime, this one goes to the front of the line again.
+            if await self._wait_turn(place):
+                return
+            # This waiter was woken only to check again, so it goes to the front of the line.
             place = 0
 
-    async def _wait_turn(self, place: int) -> None:
-        """Wait until an event leaves the queue. If the waiter is cancelled, the next in line gets its turn."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def _wait_turn(self, place: int) -> bool:
+        """Wait to be woken, and return whether the lane has capacity for this waiter.
 
-        def wake() -> bool:
-            if not turn.done():
-                turn.set_result(None)
-                return True
-            return False
+        The caller must queue its event before it awaits again. If the waiter is cancelled, the next in line gets its
+        turn.
+        """
+        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def wake(has_capacity: bool) -> bool:  # called by position, like the functions of `when_free`
+            if turn.done():
+                return False
+            if has_capacity:
+                self._reserved += 1
+                self.limit -= 1
+            turn.set_result(has_capacity)
+            return True
 
         self._waiting.insert(place, wake)
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():
+            if turn.cancelled():
+                if wake in self._waiting:
+                    self._waiting.remove(wake)
+            elif turn.result():
+                self._end_reservation()
                 self._notify()
-            elif wake in self._waiting:
-                self._waiting.remove(wake)
             raise
+        if turn.result():
+            self._end_reservation()
+        return turn.result()
+
+    def _end_reservation(self) -> None:
+        self._reserved -= 1
+        self.limit += 1
 
     def when_free(self, call: Callable[[], bool]) -> None:
         """Call ``call`` once when the lane has capacity. If it returns False, the next in line gets its turn."""
-        self._waiting.append(call)
+        self._waiting.append(lambda _: call())
 
     def _notify(self) -> None:
-        """Wake the first waiter that still needs the free capacity."""
+        """Give the free capacity to the first waiter that still needs it."""
         while self._waiting:
-            if self._waiting.popleft()():
+            if self._waiting.popleft()(True):  # see `_waiting`
                 return
 
     def wake_stuck(self) -> None:
@@ -232,7 +258,38 @@ class Lane:
         waiting = list(self._waiting)
         self._waiting.clear()
         for wake in reversed(waiting) if reverse else waiting:
-            wake()
+            wake(False)  # see `_waiting`
+
+    @contextmanager
+    def awaiting(self, delivery: Delivery) -> Generator[None]:
+        """Mark the handler in the current task as waiting for ``delivery`` during the block.
+
+        Raises:
+            LifecycleError: if the wait would never end, because ``delivery`` can only be handled after this handler,
+                directly or through other lanes.
+        """
+        task = asyncio.current_task()
+        # A task that a handler has started is not in the list, because the handler may return without it.
+        waiting = None if task is None or task.cancelling() else self._tasks.get(task)
+        wanted = None if delivery.route is None else self._dispatcher.lanes.get(delivery.route)
+        if task is None or waiting is None or waiting.route is None or wanted is None:
+            yield
+            return
+        self.blocked_on.append((waiting, wanted))
+        try:
+            if self._is_held_up(delivery, task) or _is_stuck(wanted):
+                name, topic = name_of(waiting.route.handler), delivery.event.topic
+                raise LifecycleError(
+                    f"{name} awaits the delivery of {topic!r}, but lane {wanted.name!r} can handle it only after "
+                    f"{name} has returned; do not await it, use another lane, or raise the concurrency of the lane"
+                )
+            yield
+        finally:
+            self.blocked_on.remove((waiting, wanted))
+
+    def _is_held_up(self, _delivery: Delivery, _task: asyncio.Task[None]) -> bool:
+        """Return whether the lane holds back ``_delivery`` until ``_task`` has finished its event."""
+        return False
 
     # -- calling handlers ------------------------------------------------------------------------------------------
 
@@ -246,7 +303,7 @@ class Lane:
         started, finished = hooks.handler_started.receivers, hooks.handler_finished.receivers
         ended = hooks.delivery_ended.receivers
         dispatcher, report, enter, turn = self._dispatcher, self._dispatcher.report, current.set, self._turn
-        _clear_context()
+        current_lane.set(self)
         self._running += 1
         self.limit -= 1
         try:
@@ -348,10 +405,3 @@ def _is_stuck(lane: Lane) -> bool:
     while moving := {each for each in stuck if any(stuck.isdisjoint(wanted) for wanted in waits[each].values())}:
         stuck -= moving
     return lane in stuck
-
-
-def _clear_context() -> None:
-    """Reset the current task's worker, flow and span, because the task outlives the code that started it."""
-    for each in (current_worker, current_flow, current_span):
-        if each.get():
-            each.set("")

@@ -444,6 +444,7 @@ class Router:
             TypeError: if the object has no topic.
             LaneFull: if the lane is full and waiting would cause a deadlock, because the router is not running or the
                 calling handler would wait for itself.
+            RuntimeError: if the router runs in another thread.
         """
         return _taken(await self._dispatcher.accept(event))
 
@@ -451,7 +452,8 @@ class Router:
         """Send ``event`` to its handler like `emit`, but don't wait for space in the lane.
 
         Raises:
-            LaneFull: if the lane is full.
+            LaneFull: if the lane is full, or its space is reserved for an emitter that has waited for it.
+            RuntimeError: if the router runs in another thread. Use `BaseSource.emit_threadsafe` there.
             NotHandled: if no route matches and the router has no fallback.
             InvalidTopic: if the topic is invalid.
             TypeError: if the object has no topic.

@@ -46,8 +46,6 @@ class Lifespan:
         # A future that is done when `run` should return, or None if `run` is not running. It has an error if a source
         # failed to start.
         self._ending: asyncio.Future[None] | None = None
-        # The context of the task that called `run`.
-        self._context = contextvars.copy_context()
         self._source_tasks: set[asyncio.Task[None]] = set()
         # The sources to settle. This includes removed sources, whose events may still be in progress.
         self._settling: set[SourceRunner] = set()
@@ -60,7 +58,8 @@ class Lifespan:
         if self._ending is not None:
             raise RouterRunning(f"router {self._name!r} is already running; stop() it first, or create a second router")
         self._ending = ending = asyncio.get_running_loop().create_future()
-        self._context = contextvars.copy_context()
+        self._dispatcher.context = contextvars.copy_context()
+        self._dispatcher.loop = ending.get_loop()
         # From here on, handlers run, even for events that were emitted earlier.
         self._dispatcher.working = True
         for lane in list(self._dispatcher.lanes.values()):
@@ -138,7 +137,7 @@ class Lifespan:
         if source.settles:
             self._settling.add(source)
         # Run in the context of the router, because the source may have been added by a handler in another context.
-        task = source.start(ready, self._context.copy())
+        task = source.start(ready, self._dispatcher.context.copy())
         self._source_tasks.add(task)
         task.add_done_callback(self._source_tasks.discard)
         task.add_done_callback(lambda _: ready(None))
@@ -243,7 +242,7 @@ class Lifespan:
         for route in self._dispatcher.routes():
             if route.debouncer is not None and not route.is_removed:
                 route.debouncer.closed = False
-        self._ending = None
+        self._dispatcher.loop = self._ending = None
         hooks.router_stopped.announce(self._dispatcher.router, router=self._dispatcher.router)
 
 

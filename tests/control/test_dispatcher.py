@@ -13,7 +13,7 @@ from lifecycle import hooks
 from lifecycle._util import current_flow, current_span, current_worker
 from lifecycle.control import Delivery, Dropped, Event, LaneFull, NotHandled, Router
 from lifecycle.control.taps import add_relay
-from lifecycle.testing import Clock, running
+from lifecycle.testing import Clock, Recorder, running
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -275,23 +275,78 @@ async def test_a_context_variable_set_at_handler_start_holds_until_its_end(clock
     assert seen == [sent.id, sent.id]
 
 
-async def test_a_handler_does_not_run_in_the_context_of_the_emitter(clock: Clock) -> None:
-    seen: list[str] = []
+@pytest.mark.parametrize(
+    "settings", [{}, {"debounce": 1}, {"lane": lambda event: event.data}], ids=["plain", "debounced", "keyed"]
+)
+async def test_handlers_run_in_the_context_of_the_router_and_not_of_an_emitter(
+    clock: Clock, settings: dict[str, Any]
+) -> None:
+    request: ContextVar[str] = ContextVar("request", default="none")
+    variables = (request, current_worker, current_flow, current_span)
+    seen: list[tuple[str, ...]] = []
 
     async def look(_event: Event) -> None:
-        seen.extend((current_worker.get(), current_flow.get(), current_span.get()))
+        seen.append(tuple(each.get() for each in variables))
+        await asyncio.sleep(1)
+        request.set("changed by a handler")
 
     router = Router()
-    router.handle("a", look)
+    router.handle("a", look, **settings)
+    router.also("a", look)
+    router.tap("a", look)
 
-    async def emit() -> None:
-        for each in (current_worker, current_flow, current_span):
-            each.set("elsewhere")
-        await (await router.emit(Event("a")))
+    async def emit(name: str) -> None:
+        for each in variables:
+            each.set(name)
+        await (await router.emit(Event("a", name)))
+
+    request.set("the router's")
+    async with running(router):
+        request.set("the test's")
+        await asyncio.gather(*(asyncio.create_task(emit(name)) for name in ("alice", "bob")))
+        await clock.advance(5)
+    assert {values[1:] for values in seen} == {("", "", "")}
+    assert {values[0] for values in seen} <= {"the router's", "changed by a handler"}
+    assert seen[0][0] == "the router's"
+
+
+async def test_emit_nowait_in_another_thread_raises_with_the_remedy_and_delivers_nothing(
+    clock: Clock, recorder: Recorder
+) -> None:
+    router = Router()
+    router.handle("a", recorder)
+    router.tap("a", recorder)
+
+    def emit_in_thread() -> None:
+        with pytest.raises(RuntimeError, match="emit_threadsafe"):
+            router.emit_nowait(Event("a", "thread"))
+
+    async def emit_in_another_loop() -> None:
+        with pytest.raises(RuntimeError, match="emit_threadsafe"):
+            await router.emit(Event("a", "another loop"))
 
     async with running(router):
-        await asyncio.create_task(emit())
-    assert seen == ["", "", ""]
+        await asyncio.to_thread(emit_in_thread)
+        await asyncio.to_thread(lambda: asyncio.run(emit_in_another_loop()))
+        await clock.settle()
+        assert recorder.events == []
+        await (await router.emit(Event("a", "loop")))
+    assert recorder.events == [Event("a", "loop")] * 2
+    assert router.state().routed == 1
+
+
+def test_emit_nowait_needs_no_loop_before_the_router_runs() -> None:
+    router, recorder = Router(), Recorder()
+    router.handle("a", recorder)
+    for _ in range(2):
+        router.emit_nowait(Event("a"))
+
+        async def main() -> None:
+            async with running(router):
+                await asyncio.sleep(0)
+
+        asyncio.run(main())
+    assert recorder.topics == ["a", "a"]
 
 
 # -- directly and through lanes -----------------------------------------------------------------------------------

@@ -253,6 +253,174 @@ async def test_a_handler_never_waits_for_its_own_full_lane(clock: Clock) -> None
     assert (state.routed, state.handled) == (3, 3)
 
 
+def awaits(router: Router, following: dict[str, str], refused: list[str]) -> Any:
+    """Return a handler that emits the topic that follows the topic of its event, and awaits its delivery."""
+
+    async def handle(event: Event) -> None:
+        if event.topic in following:
+            try:
+                await (await router.emit(Event(following[event.topic])))
+            except LifecycleError as error:
+                refused.append(str(error))
+
+    return handle
+
+
+async def test_awaiting_a_delivery_of_the_own_lane_raises_and_the_event_is_handled_afterwards(clock: Clock) -> None:
+    router, refused = Router(), list[str]()
+    router.handle("a/*", awaits(router, {"a/1": "a/2"}, refused))
+    async with running(router):
+        await (await router.emit(Event("a/1")))
+        await clock.settle()
+    assert len(refused) == 1
+    assert "awaits the delivery of 'a/2', but lane 'a/*' can handle it only after" in refused[0]
+    assert router.state().handled == 2
+
+
+async def test_awaiting_deliveries_in_a_cycle_of_lanes_raises(clock: Clock) -> None:
+    router, refused = Router(), list[str]()
+    handle = awaits(router, {"a/1": "b", "b": "a/2"}, refused)
+    router.handle("a/*", handle)
+    router.handle("b", handle)
+    async with running(router):
+        await (await router.emit(Event("a/1")))
+        await clock.settle()
+    assert len(refused) == 1
+    assert "awaits the delivery of 'a/2'" in refused[0]
+    assert router.state().handled == 3
+
+
+async def test_awaiting_a_delivery_with_the_same_key_raises(clock: Clock) -> None:
+    router, refused = Router(), list[str]()
+
+    async def handle(event: Event) -> None:
+        if event.topic == "a/other":
+            await asyncio.sleep(5)
+        elif event.topic == "a/1":
+            await (await router.emit(Event("a/2", "another key")))
+            with pytest.raises(LifecycleError, match="awaits the delivery of 'a/3'") as caught:
+                await (await router.emit(Event("a/3", "key")))
+            refused.append(str(caught.value))
+
+    router.handle("a/*", handle, lane=lambda event: event.data, concurrency=3)
+    async with running(router):
+        await router.emit(Event("a/other", "third key"))
+        await (await router.emit(Event("a/1", "key")))
+        assert clock.time() == 0
+        await clock.advance(5)
+    assert len(refused) == 1
+    assert router.state().handled == 4
+
+
+async def test_a_handler_may_await_its_own_lane_while_the_lane_can_continue(clock: Clock) -> None:
+    router, ended = Router(), list[Any]()
+
+    async def handle(event: Event) -> None:
+        if event.data == "awaits":
+            await (await router.emit(Event("a", "awaited")))
+        elif event.data == "slow":
+            await asyncio.sleep(5)
+        ended.append(event.data)
+
+    router.handle("a", handle, concurrency=2)
+    async with running(router):
+        await router.emit(Event("a", "slow"))
+        await clock.settle()
+        await (await router.emit(Event("a", "awaits")))
+    assert ended == ["slow", "awaited", "awaits"]
+
+
+async def test_a_task_that_a_handler_leaves_behind_may_await_its_lane(clock: Clock) -> None:
+    router, tasks, ended = Router(), list["asyncio.Task[None]"](), list[str]()
+
+    async def await_later() -> None:
+        await (await router.emit(Event("a", "later")))
+        ended.append("background")
+
+    async def handle(event: Event) -> None:
+        if event.data == "first":
+            tasks.append(asyncio.create_task(await_later()))
+            await asyncio.sleep(1)
+        ended.append(event.data)
+
+    router.handle("a", handle)
+    async with running(router):
+        await router.emit(Event("a", "first"))
+        await clock.advance(2)
+        await tasks[0]
+    assert ended == ["first", "later", "background"]
+
+
+async def test_a_restart_that_cancels_the_awaiting_handler_is_no_failure(clock: Clock) -> None:
+    router = Router()
+
+    async def handle(event: Event) -> None:
+        if event.data == "first":
+            await (await router.emit(Event("a", "newer")))
+
+    router.handle("a", handle, busy="restart")
+    async with running(router):
+        first = await router.emit(Event("a", "first"))
+        with pytest.raises(Dropped):
+            await first
+        await clock.settle()
+    assert (router.state().handled, router.state().failed, router.state().dropped) == (1, 0, 1)
+
+
+async def test_two_routers_that_emit_into_each_other_do_not_deadlock(clock: Clock) -> None:
+    one, two = (Router(name, buffer=0) for name in ("one", "two"))
+    refused: list[str] = []
+
+    def emits(into: Router, topic: str) -> Any:
+        async def handle(event: Event) -> None:
+            if event.data == 0:
+                return
+            try:
+                for _ in range(3):
+                    await into.emit(Event(topic, event.data - 1))
+            except LaneFull as error:
+                refused.append(str(error))
+
+        return handle
+
+    one.handle("ping", emits(two, "pong"))
+    two.handle("pong", emits(one, "ping"))
+    async with running(one), running(two):
+        await one.emit(Event("ping", 3))
+        await clock.settle()
+        assert [(lane.running, lane.waiting) for router in (one, two) for lane in router.lanes()] == [(0, 0)] * 2
+    assert refused
+    assert all("wait for itself" in text for text in refused)
+
+
+async def test_capacity_goes_to_the_emitter_that_waited_for_it(clock: Clock) -> None:
+    router, order = Router(buffer=0), list[Any]()
+
+    async def handle(event: Event) -> None:
+        order.append(event.data)
+        await asyncio.sleep(0)
+
+    async def push() -> None:
+        for number in range(50):
+            while True:
+                try:
+                    router.emit_nowait(Event("a", number))
+                    break
+                except LaneFull:
+                    await asyncio.sleep(0)
+
+    router.handle("a", handle)
+    async with running(router):
+        pushing = asyncio.create_task(push())
+        await asyncio.sleep(0)
+        waiting = asyncio.create_task(router.emit(Event("a", "waiting")))
+        await asyncio.gather(pushing, waiting)
+        await clock.settle()
+        assert (router.lanes()[0].waiting, router.lanes()[0].limit) == (0, 1)
+    assert order.index("waiting") <= 2
+    assert len(order) == 51
+
+
 async def test_a_handler_waits_for_its_own_lane_while_another_handler_frees_capacity(clock: Clock) -> None:
     router, ended = Router(buffer=0), list[str]()
 

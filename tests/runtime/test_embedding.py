@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle import (
+    Event,
     Intensity,
     RestartLimitReached,
+    Router,
     Spec,
     Supervisor,
     TaskWorker,
@@ -282,6 +284,24 @@ async def test_tasks_outside_find_the_only_lifetime(clock: Clock) -> None:
         thread = asyncio.get_running_loop().run_in_executor(None, contextvars.Context().run, current)
         assert await thread is life
     assert closed == ["hook"]
+
+
+async def test_a_worker_that_a_handler_starts_ends_with_the_lifetime_of_its_router(clock: Clock) -> None:
+    """The event comes from a task outside the lifetime, such as a request."""
+    router, workers = Router(), list[TaskWorker]()
+
+    @router.on("job")
+    async def job(_event: Event) -> None:
+        workers.append(TaskWorker("job", forever))
+        await workers[0].start()
+
+    async def emit() -> None:
+        await (await router.emit(Event("job")))
+
+    async with lifetime(router, signals=False) as life:
+        await asyncio.create_task(emit(), context=contextvars.Context())
+        assert life.state().workers == ("job",)
+    assert workers[0].status == "stopped"
 
 
 async def test_tasks_outside_two_lifetimes_get_an_error_with_the_remedy(clock: Clock) -> None:
