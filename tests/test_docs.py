@@ -237,7 +237,7 @@ PROGRAMS = {
     "docs/tutorial.md": {"app.py", "reloader.py"},
     "docs/tutorial-flows.md": {"deploy.py"},
     "docs/tutorial-workflows.md": {"shop.py"},
-    "docs/howto/prompt.md": {"counter.py", "release.py"},
+    "docs/howto/prompt.md": {"chat.py", "counter.py", "release.py"},
     "docs/howto/debounce.md": {"build.py"},
     "docs/howto/steer.md": {"shop.py"},
     "docs/howto/webhook.md": {"daemon.py"},
@@ -351,6 +351,13 @@ def test_the_second_prompt_of_the_how_to_takes_arguments(start: Callable[..., Ru
     program.type("deploy paris 3 --force")
     program.until("deployed version 3 to paris by force")
     program.type("quit")
+    program.rest()
+    program = start(versions(ROOT / "docs/howto/prompt.md", "chat.py")[0], keyboard=True)
+    program.type("help me")
+    program.until("You said: help me")
+    program.type("/model small")
+    program.until("the model is small")
+    program.type("/quit")
     program.rest()
 
 

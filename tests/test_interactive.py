@@ -195,6 +195,29 @@ async def test_a_running_command_is_cancelled_first(clock: Clock, said: Any) -> 
         assert part.calls == ["suspend"]
 
 
+@pytest.mark.parametrize("event", [LineEvent("hello"), UnknownCommandEvent("hello", ())])
+async def test_the_handler_of_a_line_is_cancelled_like_a_command(
+    clock: Clock, said: Any, event: LineEvent | UnknownCommandEvent
+) -> None:
+    part, seen = Part(), list[Any]()
+
+    async def answer(event: LineEvent | UnknownCommandEvent) -> None:
+        seen.append(event)
+        await asyncio.sleep(100)
+        seen.append("answered")
+
+    router = new(suspend=part, input=False, signals=False, default=answer, unknown=answer)
+    async with running(router):
+        answering = await router.emit(event)
+        await clock.settle()
+        await press(router, clock)
+        assert (seen, said(), answering.done) == ([event], "the line was cancelled\n", True)
+        assert part.calls == []
+        assert router.state().dropped == 1
+        await press(router, clock)
+        assert part.calls == ["suspend"]
+
+
 async def test_running_commands_are_cancelled_in_order(clock: Clock, said: Any) -> None:
     names = [f"build{number}" for number in range(12)]
     router = new(input=False, signals=False)
@@ -454,3 +477,52 @@ async def test_an_empty_stdin_does_not_quit(monkeypatch: pytest.MonkeyPatch, clo
     async with running(router):
         await clock.advance(10)
         assert quits.count == 0
+
+
+# -- a prefix of commands ----------------------------------------------------------------------------------------
+
+
+async def test_only_lines_with_the_prefix_are_commands(monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
+    lines, models = Recorder(), []
+
+    def model(name: str) -> None:
+        models.append(name)
+
+    text = "help me\n/model big\n  /model small\nmodel huge\nquit\n/quit\n"
+    await typed(monkeypatch, text, default=lines, commands={"model": model}, command_prefix="/")
+    assert [event.line for event in lines.events] == ["help me", "model huge", "quit"]
+    assert models == ["big", "small"]
+    assert said() == ""
+
+
+async def test_a_line_with_the_prefix_is_never_free_text(monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
+    lines = Recorder()
+    await typed(monkeypatch, "/hlep\n/\n/ help\n/quit now\n", default=lines, command_prefix="/")
+    assert lines.events == []
+    assert said().splitlines() == [
+        "Unknown command '/hlep'. Try: /help",
+        "Unknown command '/'. Try: /help",
+        "Unknown command '/'. Try: /help",
+        "'/quit' takes no arguments, so '/quit now' is not a command. Type only '/quit'.",
+    ]
+
+
+async def test_without_a_default_a_line_without_the_prefix_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, said: Any
+) -> None:
+    await typed(monkeypatch, "help\n/help\n/suspend\n/suspend\n", suspend=Part(), command_prefix="/")
+    answers = said()
+    assert answers.startswith("Unknown command 'help'. Try: /help\n/suspend, /s")
+    assert "/quit, /q, /exit" in answers
+    assert answers.endswith("suspended\nalready suspended; `/resume` continues\n")
+
+
+@pytest.mark.parametrize("prefix", [" ", "/ ", "a b"])
+def test_a_prefix_with_blanks_raises(prefix: str) -> None:
+    with pytest.raises(ValueError, match="contains blanks; use a prefix such as '/'"):
+        new(command_prefix=prefix)
+
+
+def test_the_error_about_a_slash_names_the_prefix() -> None:
+    with pytest.raises(ValueError, match=r"'/model' is not a valid command name.*use command_prefix='/'"):
+        new(input=False).command("/model", print)

@@ -108,7 +108,10 @@ class Commands:
         words = (command.name, *command.aliases)
         for word in words:
             if not word or word != word.strip() or len(word.split()) != 1 or "/" in word:
-                raise ValueError(f"{word!r} is not a valid command name; use one word without blanks or slashes")
+                prefix = "; to type it with a slash, use command_prefix='/' of the prompt" if word[:1] == "/" else ""
+                raise ValueError(
+                    f"{word!r} is not a valid command name; use one word without blanks or slashes{prefix}"
+                )
             taken = self._by_word.get(word)
             if taken is not None:
                 raise RouteConflict(

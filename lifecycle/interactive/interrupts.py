@@ -1,4 +1,7 @@
-"""Handling of Ctrl+C at a prompt. It clears the line, cancels running commands, suspends the program, or quits."""
+"""Handling of Ctrl+C at a prompt.
+
+It clears the line, cancels running commands and line handlers, suspends the program, or quits.
+"""
 
 from __future__ import annotations
 
@@ -27,25 +30,28 @@ if TYPE_CHECKING:
     from lifecycle.handlers import SuspendHandler
     from lifecycle.sources.prompt import PromptSource
 
-__all__ = ["InterruptPolicy", "RunningCommands", "Signals"]
+__all__ = ["InterruptPolicy", "RunningHandlers", "Signals"]
 
 #: If there is nothing to suspend, a second Ctrl+C within this many seconds quits.
 _AGAIN = 2.0
+
+#: The topics of lines that are not commands.
+_LINES = ("input/line", "input/unknown")
 
 
 class InterruptPolicy:
     """The handler for Ctrl+C, which takes the mildest possible step.
 
-    Ctrl+C clears a half-typed line in ``keyboard``. If the line is empty, it cancels the commands in ``running``. If no
-    commands are running, it calls ``interrupt``, suspends ``suspender``, or asks the user to press Ctrl+C again. The
-    next step is to quit.
+    Ctrl+C clears a half-typed line in ``keyboard``, and leaves a search in its history. If there is neither, it cancels
+    the handlers in ``running``. If none are running, it calls ``interrupt``, suspends ``suspender``, or asks the user
+    to press Ctrl+C again. The next step is to quit.
     """
 
     def __init__(
         self,
         router: Router,
         keyboard: PromptSource | None,
-        running: RunningCommands,
+        running: RunningHandlers,
         suspender: SuspendHandler | None,
         interrupt: Handler | None,
     ) -> None:
@@ -107,7 +113,7 @@ class InterruptPolicy:
 
 
 def _forget_press() -> None:
-    """Do not count this Ctrl+C towards a forced exit, because it cleared a line or cancelled a command."""
+    """Do not count this Ctrl+C towards a forced exit, because it cleared a line or cancelled a handler."""
     if (life := current_life.get(None)) is not None:
         life.escalation.uncount()
 
@@ -139,24 +145,26 @@ class Signals(SignalSource):
             super()._note(signum)
 
 
-class RunningCommands:
-    """The running commands, each in a task that Ctrl+C can cancel."""
+class RunningHandlers:
+    """The running handlers of commands and other lines, each in a task that Ctrl+C can cancel."""
 
     def __init__(self) -> None:
-        # The commands' tasks, in the order they started.
+        # The handlers' tasks, in the order they started.
         self._running: list[asyncio.Task[Any]] = []
         # The tasks that Ctrl+C has cancelled.
         self._cancelled: set[asyncio.Task[Any]] = set()
 
     def track(self, handler: AsyncHandler) -> AsyncHandler:
-        """Middleware that runs each command in its own task."""
+        """Middleware that runs the handler of each line in its own task."""
 
         @functools.wraps(handler, updated=())
         async def tracked(event: Topical) -> None:
-            if not event.topic.startswith("command/"):
+            if event.topic.startswith("command/"):
+                await self._run(event.topic.removeprefix("command/"), handler, event)
+            elif event.topic in _LINES:
+                await self._run("the line", handler, event)
+            else:
                 await handler(event)
-                return
-            await self._run(event.topic.removeprefix("command/"), handler, event)
 
         return tracked
 
@@ -167,7 +175,7 @@ class RunningCommands:
             await asyncio.wait({task})
             if task in self._cancelled and task.cancelled():
                 say(f"{name} was cancelled")
-                raise Dropped(f"the command {name!r} was cancelled by Ctrl+C")
+                raise Dropped(f"{name} was cancelled by Ctrl+C")
             task.result()
         finally:
             self._running.remove(task)
@@ -177,7 +185,7 @@ class RunningCommands:
                 await asyncio.wait({task})
 
     def cancel(self) -> bool:
-        """Cancel all running commands, oldest first, and return whether there were any."""
+        """Cancel all running handlers, oldest first, and return whether there were any."""
         running = [task for task in self._running if task not in self._cancelled]
         self._cancelled.update(running)
         for task in running:

@@ -14,7 +14,7 @@ from lifecycle.control.commands import lifecycle_commands
 from lifecycle.errors import NotHandled, RouteNotFound
 from lifecycle.events import LineEvent, ShutdownEvent
 from lifecycle.handlers import ShutdownHandler, Suspendable, SuspendHandler, TerminateHandler
-from lifecycle.interactive.interrupts import InterruptPolicy, RunningCommands, Signals
+from lifecycle.interactive.interrupts import InterruptPolicy, RunningHandlers, Signals
 from lifecycle.runtime import current
 from lifecycle.sources.prompt import PromptSource
 
@@ -45,6 +45,7 @@ def new_interactive_router(  # noqa: PLR0913  # one function wires a whole progr
     prompt: str = "> ",
     history: str | os.PathLike[str] | None = None,
     toolbar: str | Callable[[], str] | None = None,
+    command_prefix: str = "",
 ) -> Router:
     """Return a router that reads commands from a prompt or a pipe.
 
@@ -56,9 +57,9 @@ def new_interactive_router(  # noqa: PLR0913  # one function wires a whole progr
     are unknown do not change the exit status. To set it, record the failure in your handler or in ``unknown``, and call
     `sys.exit` after `run`.
 
-    Ctrl+C clears a half-typed line, or else cancels running commands. If there is neither, the first Ctrl+C suspends
-    the program, and the next one quits unless the program was resumed. If nothing can be suspended, pressing Ctrl+C
-    twice within 2 seconds quits.
+    Ctrl+C clears a half-typed line or a search in the history, or else cancels running handlers of commands and other
+    lines. If there is neither, the first Ctrl+C suspends the program, and the next one quits unless the program was
+    resumed. If nothing can be suspended, pressing Ctrl+C twice within 2 seconds quits.
 
     Args:
         suspend: A `SuspendHandler`, or any object with ``suspend()`` and ``resume()``.
@@ -75,16 +76,23 @@ def new_interactive_router(  # noqa: PLR0913  # one function wires a whole progr
         prompt: The text of the prompt at a terminal.
         history: A file for the prompt's history. By default, the history is lost when the program exits.
         toolbar: See `PromptSource`.
+        command_prefix: The text that every typed command begins with, such as ``/``: the user types ``/quit``, and
+            ``quit`` goes to ``default``. Names are registered without it.
 
     Raises:
         RouteConflict: if a command has the same name as a built-in one.
+        ValueError: if ``command_prefix`` contains blanks.
         TypeError: if a handler is not callable, or if ``suspend`` lacks these methods.
     """
     router = Router("interactive")
     fallback = default and LineEvent
-    keyboard = PromptSource(prompt=prompt, history=history, toolbar=toolbar, fallback=fallback) if input else None
-    actions = _Actions(router, _as_suspend_handler(suspend), shutdown, keyboard)
-    running = RunningCommands()
+    keyboard = (
+        PromptSource(prompt=prompt, history=history, toolbar=toolbar, fallback=fallback, command_prefix=command_prefix)
+        if input
+        else None
+    )
+    actions = _Actions(router, _as_suspend_handler(suspend), shutdown, keyboard, command_prefix)
+    running = RunningHandlers()
     interrupts = InterruptPolicy(router, keyboard, running, actions.suspender, interrupt)
     router.use(running.track)
     _add_commands(router, actions, commands or {})
@@ -99,7 +107,7 @@ def new_interactive_router(  # noqa: PLR0913  # one function wires a whole progr
         router.add_source(keyboard)
     if default is not None:
         router.handle("input/line", default)
-    router.handle("input/unknown", unknown or _answer_unknown)
+    router.handle("input/unknown", unknown or actions.unknown)
     router.handle("input/eof", actions.end_of_input)
     # Use the least specific pattern, so that any handler that the program defines takes precedence.
     router.handle("lifecycle/**", _answer_unrouted, lane="lifecycle")
@@ -142,8 +150,10 @@ class _Actions:
         suspender: SuspendHandler | None,
         shutdown: Callable[..., Any] | None,
         keyboard: PromptSource | None,
+        prefix: str,
     ) -> None:
         self._router = router
+        self._prefix = prefix
         self.suspender = suspender
         self._keyboard = keyboard
         self._shutdown = shutdown if isinstance(shutdown, ShutdownHandler) else ShutdownHandler(shutdown)
@@ -151,10 +161,24 @@ class _Actions:
     def help(self, _: Topical) -> None:
         """Print all commands with the first line of their help."""
         table = [
-            (", ".join((each.usage or each.name, *each.aliases)), each.help.strip()) for each in self._router.commands
+            (", ".join(self._prefix + word for word in (each.usage or each.name, *each.aliases)), each.help.strip())
+            for each in self._router.commands
         ]
         width = max(len(words) for words, _ in table)
         reply("\n".join(f"{words:{width}}  {''.join(text.splitlines()[:1])}".rstrip() for words, text in table))
+
+    def unknown(self, event: UnknownCommandEvent) -> None:
+        """Reply to a line that is not a command."""
+        word = event.command if len(event.command) <= _SHOWN else f"{event.command[:_SHOWN]}…"
+        first = "".join(event.command.split(maxsplit=1)[:1])
+        if first != event.command and first in event.known:
+            say(f"{first!r} takes no arguments, so {word!r} is not a command. Type only {first!r}.")
+        else:
+            import difflib
+
+            known = event.known if first != self._prefix else ()
+            near = difflib.get_close_matches(first, known, cutoff=0.5) or [f"{self._prefix}help"]
+            say(f"Unknown command {word!r}. Try: {', '.join(near)}")
 
     def status(self, _: Topical) -> None:
         """Print the program's status."""
@@ -167,11 +191,11 @@ class _Actions:
         """Suspend, and print the result."""
         assert self.suspender is not None
         if self.suspender.suspended and not self.suspender.transitioning:
-            say("already suspended; `resume` continues")
+            say(f"already suspended; `{self._prefix}resume` continues")
             return
         await _reported("suspending", self.suspender(event))
         at_terminal = self._keyboard is not None and self._keyboard.is_terminal
-        say("suspended; `resume` continues, Ctrl+C quits" if at_terminal else "suspended")
+        say(f"suspended; `{self._prefix}resume` continues, Ctrl+C quits" if at_terminal else "suspended")
 
     async def resume(self, event: Topical) -> None:
         """Resume, and print the result."""
@@ -221,19 +245,6 @@ def _lifetime() -> Lifetime | None:
     with suppress(LookupError):
         return current()
     return None
-
-
-def _answer_unknown(event: UnknownCommandEvent) -> None:
-    """Reply to a line that is not a command."""
-    word = event.command if len(event.command) <= _SHOWN else f"{event.command[:_SHOWN]}…"
-    first = "".join(event.command.split(maxsplit=1)[:1])
-    if first != event.command and first in event.known:
-        say(f"{first!r} takes no arguments, so {word!r} is not a command. Type only {first!r}.")
-    else:
-        import difflib
-
-        near = difflib.get_close_matches(first, event.known, cutoff=0.5) or ["help"]
-        say(f"Unknown command {word!r}. Try: {', '.join(near)}")
 
 
 def _answer_unrouted(event: Topical) -> None:

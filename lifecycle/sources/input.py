@@ -75,9 +75,11 @@ class InputSource:
         fallback: A function that returns the event for a line that is not a command, or None for no event. By default,
             the event is an `UnknownCommandEvent`.
         stream: A text or binary file. By default, stdin. If there is no stdin, it is treated as empty.
+        command_prefix: The text that commands begin with, such as ``/``. No other line is a command, even if it begins
+            with the name of one. A line with the prefix and an unknown name never goes to ``fallback``.
 
     Raises:
-        ValueError: if ``raw`` is combined with ``commands`` or ``fallback``.
+        ValueError: if ``raw`` is combined with ``commands`` or ``fallback``, or if ``command_prefix`` contains blanks.
         TypeError: if ``commands`` has the wrong type.
     """
 
@@ -88,13 +90,14 @@ class InputSource:
         raw: bool = False,
         fallback: Callable[[str], Topical | None] | None = None,
         stream: Stream | None = None,
+        command_prefix: str = "",
     ) -> None:
         if raw and not (commands is None and fallback is None):
             raise ValueError(
                 "InputSource(raw=True) turns every line into a LineEvent; leave out commands= and fallback="
             )
         self.name = "input"
-        self._commands = CommandSet(commands)
+        self._commands = CommandSet(commands, command_prefix)
         self._raw = raw
         self._fallback = fallback
         self._stream = stream
@@ -184,7 +187,8 @@ class InputSource:
             return LineEvent(line)
         try:
             event = self._commands.parse(line)
-            if self._fallback is not None and isinstance(event, UnknownCommandEvent):
+            is_free = isinstance(event, UnknownCommandEvent) and not self._commands.has_prefix(line)
+            if self._fallback is not None and is_free:
                 return self._fallback(line)
         except Exception:  # noqa: BLE001  # a user's function may raise any error
             _log.exception("the line %.80r could not be turned into an event", line)
@@ -209,10 +213,19 @@ async def _handled(delivery: Delivery) -> None:
 
 
 class CommandSet(Commands):
-    """The commands of several registries. If several registries contain a word, the first registry takes precedence."""
+    """The commands of several registries. If several registries contain a word, the first registry takes precedence.
 
-    def __init__(self, commands: GivenCommands | None) -> None:
+    If ``prefix`` is not empty, only lines that begin with it are commands. Names are registered without it.
+
+    Raises:
+        ValueError: if ``prefix`` contains blanks.
+    """
+
+    def __init__(self, commands: GivenCommands | None, prefix: str = "") -> None:
         super().__init__()
+        if prefix and prefix.split() != [prefix]:
+            raise ValueError(f"command_prefix={prefix!r} contains blanks; use a prefix such as '/'")
+        self._prefix = prefix
         self._is_given = commands is not None
         self.include(Commands(*lifecycle_commands()) if commands is None else _registry(commands))
 
@@ -222,6 +235,40 @@ class CommandSet(Commands):
             for each in dict.fromkeys((commands, *self.included)):
                 self.exclude(each)
                 self.include(each)
+
+    def has_prefix(self, line: str) -> bool:
+        """Return whether the line begins with the prefix, and there is one."""
+        return self._prefix != "" and line.lstrip().startswith(self._prefix)
+
+    def parse(self, line: str) -> Topical | None:
+        """Return the event for the line. See `Commands.parse`."""
+        if not self._prefix:
+            return super().parse(line)
+        words = line.split()
+        if not words:
+            return None
+        event = super().parse(line.lstrip().removeprefix(self._prefix)) if self._names_command(words[0]) else None
+        if event is None:
+            return UnknownCommandEvent(words[0], self.typed_words())
+        if isinstance(event, UnknownCommandEvent):
+            return UnknownCommandEvent(self._prefix + event.command, self.typed_words())
+        return event
+
+    def typed_words(self) -> tuple[str, ...]:
+        """Return all names and aliases with the prefix, sorted."""
+        return tuple(self._prefix + word for word in self.words())
+
+    def typed_names(self) -> list[str]:
+        """Return the names with the prefix."""
+        return [self._prefix + each.name for each in self]
+
+    def typed(self, word: str) -> Command | None:
+        """Return the command that the user runs with this word, including the prefix."""
+        return self.get(word.removeprefix(self._prefix)) if self._names_command(word) else None
+
+    def _names_command(self, word: str) -> bool:
+        """Return whether the word begins with the prefix, and has more characters than that."""
+        return word.startswith(self._prefix) and word != self._prefix
 
 
 def _registry(commands: GivenCommands) -> Commands:

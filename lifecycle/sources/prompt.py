@@ -25,7 +25,8 @@ __all__ = ["PromptSource"]
 class PromptSource:
     """Reads commands from a prompt with history and completion for commands and their arguments.
 
-    Text printed or logged while the prompt is shown appears above it. If stdin or stdout is not a terminal, the
+    Text printed or logged while the prompt is shown appears above it. An incomplete line is shown as soon as it is
+    flushed, and output of other tasks and threads appears above that line. If stdin or stdout is not a terminal, the
     source works like `InputSource`.
 
     Ctrl+C sends SIGINT as in any program. Ctrl+D on an empty line emits `EndOfInputEvent` and ends the prompt. Ctrl+Z
@@ -38,8 +39,10 @@ class PromptSource:
             runs.
         toolbar: A line to show at the bottom, or a function that returns this line and is called once per second.
         fallback: See `InputSource`.
+        command_prefix: See `InputSource`.
 
     Raises:
+        ValueError: if ``command_prefix`` contains blanks.
         TypeError: if ``commands`` has the wrong type.
     """
 
@@ -51,13 +54,14 @@ class PromptSource:
         history: str | os.PathLike[str] | None = None,
         toolbar: str | Callable[[], str] | None = None,
         fallback: Callable[[str], Topical | None] | None = None,
+        command_prefix: str = "",
     ) -> None:
         self.name = "prompt"
         self._prompt = prompt
-        self._commands = CommandSet(commands)
+        self._commands = CommandSet(commands, command_prefix)
         self._history = None if history is None else Path(history).expanduser()
         self._toolbar = toolbar
-        self._input = InputSource(commands=self._commands, fallback=fallback)
+        self._input = InputSource(commands=self._commands, fallback=fallback, command_prefix=command_prefix)
         self._session: PromptSession | None = None
 
     def __repr__(self) -> str:
@@ -85,7 +89,7 @@ class PromptSource:
         self._input.discard_rest()
 
     def clear_line(self) -> bool:
-        """Clear the typed text. Return False if there was none."""
+        """Clear the typed text, and leave a search in the history. Return False if there was neither."""
         return self._session is not None and self._session.clear_line()
 
     async def __aenter__(self) -> Self:

@@ -486,51 +486,123 @@ def test_an_open_pipe_does_not_delay_the_exit() -> None:
 
 # -- in tmux, as a user sees it ----------------------------------------------------------------------------------
 
+#: A chat whose answers come word by word. It also logs.
+CHAT = """
+import asyncio, logging
+from lifecycle import LineEvent, new_interactive_router, run
+
+logging.basicConfig(format="LOG %(message)s")
+released = asyncio.Event()
+
+async def answer(event: LineEvent) -> None:
+    for word in ("The", "sea", event.line):
+        print(word, end=" ", flush=True)
+        await asyncio.sleep(0)
+    await released.wait()
+    released.clear()
+    print("deep", end="!", flush=True)
+
+chat = new_interactive_router(default=answer, command_prefix="/", prompt="chat> ")
+
+@chat.command
+def model(name: str) -> None:
+    released.set()
+    logging.warning("the model is %s", name)
+
+run(chat)
+"""
+
+
+class Tmux:
+    """A shell in tmux."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._tmux = ["tmux", "-S", str(path / "socket"), "-f", "/dev/null"]
+
+    def do(self, *words: str) -> str:
+        if words[-1] == "C-c":
+            time.sleep(0.1)  # two presses within 50 ms would be treated as one
+        return subprocess.run([*self._tmux, *words], check=True, capture_output=True, text=True).stdout
+
+    def type(self, *keys: str) -> None:
+        self.do("send-keys", *keys)
+
+    def see(self, pattern: str) -> None:
+        with_limit = time.monotonic() + LIMIT
+        while not re.search(pattern, screen := self.do("capture-pane", "-p"), re.MULTILINE):
+            assert time.monotonic() < with_limit, screen
+
+
+@contextmanager
+def in_tmux(path: Path) -> Iterator[Tmux]:
+    tmux = Tmux(path)
+    tmux.do("new-session", "-d", "-x", "100", "-y", "40", "-c", str(path), "env", "PS1=shell ", "sh")
+    try:
+        tmux.see("^shell")
+        yield tmux
+    finally:
+        tmux.do("kill-server")
+
 
 @pytest.mark.usefixtures("every_loop")
 @pytest.mark.engine("tmux")
 def test_in_a_shell_in_tmux(tmp_path: Path) -> None:
     """Typed, cleared, completed and printed text appears in the right place, and the shell continues afterwards."""
-    tmux = ["tmux", "-S", str(tmp_path / "socket"), "-f", "/dev/null"]
+    with in_tmux(tmp_path) as tmux:
+        tmux.type(f"stty -a > before; {sys.executable} {REPL}", "Enter")
+        tmux.see("^>")
+        tmux.type("half")
+        tmux.see("^> half$")
+        tmux.type("C-c")
+        tmux.see("^>$")
+        tmux.type("sho", "Tab")
+        tmux.see("^> show$")
+        tmux.type("Enter")
+        tmux.see(r"^> show\n\d+\n>$")
+        tmux.type("Up")
+        tmux.see("^> show$")
+        tmux.type("C-c")
+        tmux.see("^>$")
+        tmux.type("C-z")
+        tmux.see("Stopped")
+        tmux.type("stty -a | cmp before - && echo like 'before'", "Enter")
+        tmux.see("^like before$")
+        tmux.type("fg", "Enter")
+        tmux.see("^>$")
+        tmux.type("C-c")
+        tmux.see(r"^suspended;.*\n>$")
+        tmux.type("C-c")
+        tmux.see(r"^counted to(.*\n)+shell$")
+        tmux.type("stty -a | cmp before - && echo as 'before'", "Enter")
+        tmux.see("^as before$")
 
-    def do(*words: str) -> str:
-        if words[-1] == "C-c":
-            time.sleep(0.1)  # two presses within 50 ms would be treated as one
-        return subprocess.run([*tmux, *words], check=True, capture_output=True, text=True).stdout
 
-    def see(pattern: str) -> None:
-        with_limit = time.monotonic() + LIMIT
-        while not re.search(pattern, screen := do("capture-pane", "-p"), re.MULTILINE):
-            assert time.monotonic() < with_limit, screen
-
-    do("new-session", "-d", "-x", "100", "-y", "40", "-c", str(tmp_path), "env", "PS1=shell ", "sh")
-    try:
-        see("^shell")
-        do("send-keys", f"stty -a > before; {sys.executable} {REPL}", "Enter")
-        see("^>")
-        do("send-keys", "half")
-        see("^> half$")
-        do("send-keys", "C-c")
-        see("^>$")
-        do("send-keys", "sho", "Tab")
-        see("^> show$")
-        do("send-keys", "Enter")
-        see(r"^> show\n\d+\n>$")
-        do("send-keys", "Up")
-        see("^> show$")
-        do("send-keys", "C-c")
-        see("^>$")
-        do("send-keys", "C-z")
-        see("Stopped")
-        do("send-keys", "stty -a | cmp before - && echo like 'before'", "Enter")
-        see("^like before$")
-        do("send-keys", "fg", "Enter")
-        see("^>$")
-        do("send-keys", "C-c")
-        see(r"^suspended;.*\n>$")
-        do("send-keys", "C-c")
-        see(r"^counted to(.*\n)+shell$")
-        do("send-keys", "stty -a | cmp before - && echo as 'before'", "Enter")
-        see("^as before$")
-    finally:
-        do("kill-server")
+@pytest.mark.usefixtures("every_loop")
+@pytest.mark.engine("tmux")
+def test_a_chat_in_tmux(tmp_path: Path) -> None:
+    """An answer appears as it is written, above the prompt and below other output, and Ctrl+C cancels it."""
+    (tmp_path / "chat.py").write_text(CHAT)
+    with in_tmux(tmp_path) as tmux:
+        tmux.type(f"{sys.executable} chat.py", "Enter")
+        tmux.see("^chat>$")
+        tmux.type("model", "Enter")
+        tmux.see(r"^chat> model\nThe sea model\nchat>$")
+        tmux.type("/mo", "Tab")
+        tmux.see(r"^The sea model\nchat> /model$")
+        tmux.type(" big", "Enter")
+        tmux.see(r"^chat> /model big\nLOG the model is big\nThe sea model deep!\nchat>$")
+        tmux.type("again", "Enter")
+        tmux.see(r"^The sea again\nchat>$")
+        tmux.type("C-c")
+        tmux.see(r"^The sea again\nthe line was cancelled\nchat>$")
+        tmux.type("C-r")
+        tmux.see("^.reverse-i-search")
+        tmux.type("mod")
+        tmux.see("^.reverse-i-search.*mod.*model")
+        tmux.type("C-c")
+        tmux.see(r"^the line was cancelled\nchat>$")
+        tmux.type("C-c")
+        tmux.see(r"^the line was cancelled\npress Ctrl\+C again to quit\nchat>$")
+        tmux.type("C-c")
+        tmux.see("^shell$")

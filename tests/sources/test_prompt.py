@@ -177,6 +177,60 @@ async def test_text_printed_before_the_cancellation_is_shown(screen: Screen) -> 
     await until(lambda: screen.shows("last words\r\n"))
 
 
+async def test_an_incomplete_line_is_shown_when_it_is_flushed(screen: Screen) -> None:
+    running = screen.run(PromptSource(), Emitted())
+    await until(lambda: screen.shows(">"))
+    print("not yet", end="")
+    print(" \x1b[31mcomplete\x07", end="\t", flush=True)
+    await until(lambda: screen.shows("not yet ") and screen.shows("complete"))
+    print("10 %", end="\r", file=sys.stderr, flush=True)
+    await until(lambda: screen.shows("10 %"))
+    print("77 %", end="\r", file=sys.stderr, flush=True)
+    await until(lambda: screen.shows("77"))
+    running.cancel()
+    await asyncio.wait({running})
+    # The prompt does not redraw what it has shown, so this is the line as it was written.
+    await until(lambda: screen.shows("not yet \x1b[31mcomplete\x07\t\r\n77 %\r"))
+
+
+async def test_output_of_others_does_not_split_an_incomplete_line(screen: Screen) -> None:
+    """Each task and each thread has its own line. The end of a task ends its line."""
+    running = screen.run(PromptSource(), Emitted())
+    await until(lambda: screen.shows(">"))
+    cues = [asyncio.Event(), asyncio.Event()]
+
+    async def write(name: str, cue: asyncio.Event) -> None:
+        print(name, end=" ", flush=True)
+        await cue.wait()
+        print(f"{name} ends", end="", flush=True)
+
+    writers = [asyncio.create_task(write(name, cue)) for name, cue in zip(("one", "two"), cues, strict=True)]
+    await until(lambda: screen.shows("two"))
+    await asyncio.to_thread(print, "thread")
+    print("loop")
+    await until(lambda: screen.shows("thread\r\n") and screen.shows("loop\r\n"))
+    for name, cue in zip(("one", "two"), cues, strict=True):
+        cue.set()
+        await until(lambda name=name: screen.shows(f"{name} {name} ends\r\n"))  # type: ignore[misc]
+    await asyncio.gather(*writers)
+    running.cancel()
+    await asyncio.wait({running})
+
+
+async def test_a_long_incomplete_line_leaves_space_for_the_prompt(screen: Screen) -> None:
+    termios.tcsetwinsize(screen.near.fileno(), (10, 20))
+    running = screen.run(PromptSource(), Emitted())
+    await until(lambda: screen.shows(">"))
+    for number in range(100):
+        print(f"{number:03}", end=" ", flush=True)
+    # The prompt takes one row of ten, and the line at most five. The rows before them are printed.
+    await until(lambda: screen.shows("073 074 \r\n") and screen.shows("099"))
+    print("end")
+    await until(lambda: screen.shows("075 076 ") and screen.shows("098 099 end\r\n"))
+    running.cancel()
+    await asyncio.wait({running})
+
+
 async def test_a_toolbar_is_shown(screen: Screen) -> None:
     running = screen.run(PromptSource(toolbar=lambda: "all is well"), Emitted())
     await until(lambda: screen.shows("all is well"))

@@ -204,7 +204,7 @@ class _Program:
     async def _bring_forward(self, _: object) -> None:
         """Give the terminal to the command until it exits or the user presses Ctrl+Z."""
         from lifecycle.cli.watch.terminal import connect
-        from lifecycle.sources._terminal import lend_terminal
+        from lifecycle.sources._terminal_output import lend_terminal
 
         if current_answer.get() is not None:
             raise refused("fg uses the terminal of lifecycle watch; type it at its prompt")
