@@ -874,7 +874,7 @@ INTERNAL = {
     "InputSource": "is_terminal take use_commands",
     "Job": "claimed row see",
     "MemoryStore": "fence discard",
-    "JobQueue": "begin next wait park",
+    "JobQueue": "acquit begin next wait park",
     "Presence": "close is_gone lives",
     "ParameterizedForEach": "rebind",
     "Pattern": "rank search",

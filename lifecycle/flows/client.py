@@ -536,6 +536,10 @@ class RunRegistry:
         self._recovered: set[str] = set()
         # The tasks that recover runs in the background.
         self._recovering: set[asyncio.Task[list[Run[Any]]]] = set()
+        #: The tasks that run jobs, for all workers of this object.
+        self.jobs: set[asyncio.Task[None]] = set()
+        #: Done when the job that runs alone may be joined by others. None if no job runs alone.
+        self.trial: asyncio.Future[None] | None = None
         self._timers = Timers(loader.store, loader.presence, self._continue, self._wake)
 
     def __len__(self) -> int:

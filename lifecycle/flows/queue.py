@@ -109,7 +109,10 @@ class Job:
 
     @property
     def attempts(self) -> int:
-        """How many times the job was claimed, not counting claims that were released without an error or a delay."""
+        """How many times the job was claimed and failed, or ended its process while it ran alone.
+
+        The current claim is included.
+        """
         return self._row.attempts
 
     @property
@@ -159,13 +162,14 @@ class JobQueue:
     room in the same transaction, and so does a claim that ends because its process has exited.
 
     A claimed job belongs to its owner until it is completed, discarded or released, or until the claim expires. If the
-    owner's process exits, other processes on the same machine detect this, and its claims end immediately. A failed job
-    returns to the queue after a delay. Complete jobs stay in the store until you call `purge`.
+    owner's process exits, other processes on the same machine detect this, and its claims end immediately. Workers then
+    run each of these jobs alone, so that only a job that makes its process exit loses attempts. A failed job returns to
+    the queue after a delay. Complete jobs stay in the store until you call `purge`.
 
     Args:
         flows: The `Flows` to use. Enter it before you use the queue.
         max_attempts: The maximum number of attempts before a job is discarded. It applies to jobs added with this
-            object.
+            object. A claim that ends without being released counts only if the one before it ended like that, too.
         backoff: The delays before a failed job runs again.
         name: The name of the queue.
         concurrency: The maximum number of jobs that run at the same time. By default, only the workers limit it.
@@ -457,6 +461,12 @@ class JobQueue:
             raise lost_job(job.row)
         job.see(await self._row(job.id))
         self._announce(job)
+
+    async def acquit(self, job: Job, until: float) -> None:
+        """Stop suspecting a claimed job, whose claim ends at ``until``. Workers call this."""
+        row = job.row._replace(error="", until=until)
+        if await self.store.compare_and_set(job.row, row, now=self.now()):
+            job.see(row)
 
     async def work(self, flows: Mapping[str, Item], *, concurrency: int = 8, lease: Duration = 30.0) -> None:
         """Claim and run jobs until cancelled.

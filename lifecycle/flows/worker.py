@@ -1,12 +1,17 @@
 """`Worker`: claims jobs and runs their flows until it is cancelled, then releases its unfinished jobs.
 
 One task claims jobs while there are free slots, and another one extends the claims. Each job runs in its own task.
+
+If a process exits without releasing its jobs, any of them may be the reason, so all of them are suspects. A worker
+starts a suspect only when no other job runs in the process, and starts no others for a while, so that a second exit
+counts against that job alone. Both waits are limited, because a job may itself wait for another one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
@@ -18,11 +23,11 @@ from lifecycle.flows.client import registry_of
 from lifecycle.flows.engine import STOP_MARGIN
 from lifecycle.flows.plan import compile_flow
 from lifecycle.flows.queue import JOBS_TO_CLAIM, jobs_of
-from lifecycle.flows.stores.base import lost_job
+from lifecycle.flows.stores.base import is_suspect, lost_job
 from lifecycle.flows.stores.presence import GONE, RESUMED, WAKE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lifecycle.flows.definition import Item
     from lifecycle.flows.queue import Job, JobQueue
@@ -139,12 +144,15 @@ class Worker:
             if plan.name != name:
                 raise ValueError(f"the key for flow {plan.name!r} must be the flow's name, got {name!r}")
         self._queue, self._lease = queue, lease
+        self._registry = registry_of(queue.flows)
         self._slots = concurrency
         # The claims on the jobs that occupy a slot.
         self._in_slots: set[_Lease] = set()
         # Set when a slot becomes free.
         self._freed = asyncio.Event()
         self._heartbeat = _Heartbeat(queue, lease)
+        # True if the next job may be a suspect, so that one job is claimed, and only after the running jobs.
+        self._careful = False
         # True once jobs that wait for interrupted children have been made due.
         self._looked = False
         # Set when there may be jobs to claim.
@@ -226,18 +234,56 @@ class Worker:
             await self._news.wait()
             return
         if not self._looked:
-            await registry_of(self._queue.flows).wake_parents(self._plans.keys())
+            await self._registry.wake_parents(self._plans.keys())
             self._looked = True
-        free = self._slots - len(self._in_slots)
+        if self._registry.trial is not None:
+            await asyncio.wait([self._registry.trial, self._stopping], return_when=asyncio.FIRST_COMPLETED)
+            return
+        if self._careful:
+            await self._wait_for_jobs(self._registry.jobs)
+        free = 1 if self._careful else self._slots - len(self._in_slots)
         jobs = await self._queue.begin(self._plans, self._lease, free)
         if self._is_suspended():
             # The flows were suspended while the store was claiming the jobs.
-            await asyncio.gather(*[self._queue.release(job) for job, _ in jobs])
+            await self._release(jobs)
             return
-        for job, snapshot in jobs:
+        first = next((place for place, (job, _) in enumerate(jobs) if is_suspect(job.row)), len(jobs))
+        if self._careful and jobs and first == 0 and self._registry.trial is None:
+            self._careful = False
+            await self._try(*jobs[0])
+            return
+        self._careful = first < len(jobs)
+        for job, snapshot in jobs[:first]:
             self._begin(job, snapshot)
+        await self._release(jobs[first:])
         if len(jobs) < free:
             await self._wait()
+
+    async def _release(self, jobs: Sequence[tuple[Job, Snapshot | None]]) -> None:
+        await asyncio.gather(*[self._queue.release(job) for job, _ in jobs])
+
+    async def _wait_for_jobs(self, jobs: set[asyncio.Task[None]]) -> None:
+        """Wait until no job runs in this process, or one lease period has passed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._lease):
+                while jobs and not self._stopping.done():
+                    await asyncio.wait([*jobs, self._stopping], return_when=asyncio.FIRST_COMPLETED)
+
+    async def _try(self, job: Job, snapshot: Snapshot | None) -> None:
+        """Run a suspect, and wait until it is over or no longer a suspect. No worker of this process starts others."""
+        # A job that ends its process later than this is a suspect again, and has more time next time.
+        patience = self._lease * max(1, job.row.epoch - job.row.attempts)
+        self._registry.trial = trial = asyncio.get_running_loop().create_future()
+        try:
+            lease = self._begin(job, snapshot)
+            await asyncio.wait(
+                [self._working[job.id], self._stopping], timeout=patience, return_when=asyncio.FIRST_COMPLETED
+            )
+            if lease in self._in_slots and not self._stopping.done():
+                await self._queue.acquit(job, lease.until)
+        finally:
+            self._registry.trial = None
+            trial.set_result(None)
 
     def _is_suspended(self) -> bool:
         return self._queue.flows.suspended
@@ -258,17 +304,20 @@ class Worker:
             self._in_slots.remove(lease)
             self._freed.set()
 
-    def _begin(self, job: Job, snapshot: Snapshot | None) -> None:
+    def _begin(self, job: Job, snapshot: Snapshot | None) -> _Lease:
         self._queue.count.renew()
         before = self._working.get(job.id)
         lease = self._heartbeat.add(job)
         self._in_slots.add(lease)
         task = start_task(self._carry_out(lease, before, snapshot), name=f"job {job.id}")
         self._working[job.id] = task
+        self._registry.jobs.add(task)
         task.add_done_callback(lambda task: self._done(lease, task))
+        return lease
 
     def _done(self, lease: _Lease, task: asyncio.Task[None]) -> None:
         self._heartbeat.remove(lease)
+        self._registry.jobs.discard(task)
         self._queue.count.renew()
         if self._working.get(lease.job.id) is task:
             del self._working[lease.job.id]

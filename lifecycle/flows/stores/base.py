@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RESTARTABLE",
+    "UNRELEASED",
     "JobStore",
     "OutboxStore",
     "Store",
@@ -44,6 +45,7 @@ __all__ = [
     "has_complete_job",
     "id_for",
     "is_storable",
+    "is_suspect",
     "keyed",
     "lost",
     "lost_job",
@@ -320,6 +322,8 @@ class JobStore(Protocol):
 
 # -- pure functions that change a job's row ----------------------------------------------------------------------------
 
+#: The end of a job's error if its owner never released it.
+UNRELEASED = "claimed it but did not complete it"
 # The states in which a flow's work is done, even if its owner died before completing the job.
 _DONE = (FlowState.SUCCESS, FlowState.REVERTED, FlowState.CANCELLED)
 
@@ -355,7 +359,7 @@ def resumed(flow: FlowRow) -> FlowRow:
 def parked(row: JobRow, flow: FlowRow | None) -> JobRow:
     """Return a claimed job as changed when its ``flow`` waits."""
     due = (flow.due if flow is not None else 0.0) or math.inf
-    return released(row, row.error)._replace(attempts=row.attempts - 1, due=due)
+    return released(row, "" if is_suspect(row) else row.error)._replace(attempts=row.attempts - 1, due=due)
 
 
 def released(row: JobRow, error: str) -> JobRow:
@@ -369,12 +373,23 @@ def completed(row: JobRow, outcome: str, error: str, *, now: float) -> JobRow:
     return row._replace(state=JobState.COMPLETE, owner="", token="", until=0.0, outcome=outcome, error=error, ended=now)
 
 
+def is_suspect(row: JobRow) -> bool:
+    """Return True if the job's last claim was never released, so that the job may have ended its process.
+
+    Any of the jobs that ran in that process may have done so. A worker therefore runs a suspect alone, and the claim
+    counts as an attempt only if the job was a suspect when it was claimed.
+    """
+    return UNRELEASED in row.error
+
+
 def expired(row: JobRow, *, now: float, flow: str = "") -> JobRow:
     """Return ``row`` updated for a claim that its owner never released.
 
     ``flow`` is the state of the job's flow, if any.
     """
-    error = f"{row.owner} claimed it but did not complete it"
+    error = f"{row.owner} {UNRELEASED}"
+    if not is_suspect(row):
+        return released(row, error)._replace(attempts=row.attempts - 1)
     if row.attempts < row.max_attempts:
         return released(row, error)
     if flow in _DONE:

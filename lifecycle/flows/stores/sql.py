@@ -32,6 +32,7 @@ from lifecycle.flows.records import (
 )
 from lifecycle.flows.states import ENDS, FlowState
 from lifecycle.flows.stores.base import (
+    UNRELEASED,
     JobStore,
     OutboxStore,
     Store,
@@ -682,30 +683,33 @@ UPDATE lifecycle_jobs SET until = -1 WHERE number IN (SELECT number FROM lifecyc
 """
 _MARK_EXPIRED = _MARK.replace("WHICH", "until <= :now")
 _MARK_GONE = _MARK.replace("WHICH", "token {among[gone]}")
+# As `is_suspect` does.
+_SUSPECT = f"replace(error, '{UNRELEASED}', '') != error"
 _EXPIRE = (
-    """UPDATE lifecycle_flows SET epoch = epoch + 1, owner = '', stamp = 0,
+    f"""UPDATE lifecycle_flows SET epoch = epoch + 1, owner = '', stamp = 0,
         at = CASE WHEN expired.final AND state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED', 'CANCELLED')
             THEN :at ELSE at END,
         error = CASE WHEN expired.final AND state NOT IN ('SUCCESS', 'FAILURE', 'REVERTED', 'CANCELLED')
             THEN 'its job was discarded: ' || expired.words ELSE error END,
         state = CASE WHEN expired.final AND state NOT IN ('PENDING', 'SUCCESS', 'FAILURE', 'REVERTED', 'CANCELLED')
             THEN 'FAILURE' ELSE state END
-    FROM (SELECT id AS job, flow, attempts >= max_attempts AS final,
-        owner || ' claimed it but did not complete it' AS words
+    FROM (SELECT id AS job, flow, attempts >= max_attempts AND {_SUSPECT} AS final,
+        owner || ' {UNRELEASED}' AS words
         FROM lifecycle_jobs WHERE state = 'CLAIMED' AND until = -1) AS expired
-    WHERE id = expired.job AND name = expired.flow""",
-    """UPDATE lifecycle_jobs SET
+    WHERE id = expired.job AND name = expired.flow""",  # noqa: S608  # our own text
+    f"""UPDATE lifecycle_jobs SET
         state = CASE WHEN expired.final THEN 'COMPLETE' ELSE 'UNCLAIMED' END,
         outcome = CASE WHEN NOT expired.final THEN outcome
             WHEN expired.done IN ('SUCCESS', 'REVERTED', 'CANCELLED') THEN expired.done ELSE 'discarded' END,
         ended = CASE WHEN expired.final THEN :now ELSE ended END,
-        error = CASE WHEN expired.final AND expired.done = 'SUCCESS' THEN ''
-            ELSE owner || ' claimed it but did not complete it' END,
+        attempts = CASE WHEN {_SUSPECT} THEN attempts ELSE attempts - 1 END,
+        error = CASE WHEN expired.final AND expired.done = 'SUCCESS' THEN '' ELSE owner || ' {UNRELEASED}' END,
         owner = '', token = '', until = 0
-    FROM (SELECT j.number AS place, j.attempts >= j.max_attempts AS final, f.state AS done
+    FROM (SELECT j.number AS place, j.attempts >= j.max_attempts AND {_SUSPECT.replace("error", "j.error")} AS final,
+        f.state AS done
         FROM lifecycle_jobs j LEFT JOIN lifecycle_flows f ON f.id = j.id AND f.name = j.flow
         WHERE j.state = 'CLAIMED' AND j.until = -1) AS expired
-    WHERE number = expired.place""",
+    WHERE number = expired.place""",  # noqa: S608  # our own text
 )
 _DUE = """
 UPDATE lifecycle_jobs SET due = 0 WHERE number IN (SELECT number FROM lifecycle_jobs
@@ -781,11 +785,12 @@ WHERE id = :id AND state = :old_state AND epoch = :old_epoch AND (state != 'CLAI
 """  # noqa: S608  # our own columns
 # The first statement locks the flow's row, so that no signal is lost that arrives at the same time. The second one
 # changes the job as `parked` does.
-_PARK = """
+_PARK = f"""
 UPDATE lifecycle_jobs SET state = 'UNCLAIMED', owner = '', token = '', until = 0, attempts = attempts - 1,
+    error = CASE WHEN {_SUSPECT} THEN '' ELSE error END,
     due = coalesce((SELECT nullif(f.due, 0) FROM lifecycle_flows f WHERE f.id = :woken), :never), stamp = :stamp
-WHERE id = :woken AND state = 'CLAIMED' AND epoch = :epoch AND until > :now{counted}
-"""
+WHERE id = :woken AND state = 'CLAIMED' AND epoch = :epoch AND until > :now{{counted}}
+"""  # noqa: S608  # our own text
 _WRITTEN_BY = "SELECT 1 FROM lifecycle_jobs WHERE id = :id AND stamp = :stamp"
 _DISCARD = """
 UPDATE lifecycle_flows SET state = CASE state WHEN 'PENDING' THEN state ELSE 'FAILURE' END,

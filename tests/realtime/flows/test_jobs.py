@@ -11,8 +11,10 @@ from contextlib import asynccontextmanager, closing, suppress
 from typing import TYPE_CHECKING
 
 import psutil
+import pytest
 
 from lifecycle.flows import Flows, JobQueue, JobState
+from tests import postgres
 from tests.flows.working import working
 from tests.realtime.flows._worker import SLOW
 
@@ -62,7 +64,7 @@ async def test_jobs_of_a_dead_process_are_taken_over_long_before_the_lease_ends(
         async with worker(tmp_path / "flows.db", lease=3600) as process, working(queue, SLOW):
             process.kill()
             assert await job == "SUCCESS"
-        assert job.attempts == 2
+        assert job.attempts == 1
         results = {row.name: row.result for row in (await flows.store.load("one")).steps.values()}
         assert results == {"first": str(process.pid), "second": str(os.getpid())}
 
@@ -77,6 +79,24 @@ async def test_jobs_of_a_dead_process_are_free_for_a_process_that_starts_later(t
         job = await JobQueue(flows).get("one")
         assert job.state is JobState.UNCLAIMED
         assert "but did not complete it" in job.error
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.engine("postgres"))])
+async def test_a_job_that_kills_its_process_is_discarded_without_the_jobs_that_ran_next_to_it(
+    tmp_path: Path, kind: str
+) -> None:
+    store = str(tmp_path / "flows.db") if kind == "sqlite" else postgres.server().url()
+    ids, crashes = ["first", "killer", "second", "third"], 0
+    async with Flows(store) as flows, asyncio.timeout(2 * LIMIT):
+        queue = JobQueue(flows, max_attempts=3)
+        jobs = [await queue.enqueue("killer" if id == "killer" else "neighbour", id=id) for id in ids]  # noqa: A001  # the natural name
+        argv = [sys.executable, "-m", "tests.realtime.flows._poison", store]
+        while await (await asyncio.create_subprocess_exec(*argv)).wait():
+            crashes += 1
+        assert await asyncio.gather(*jobs) == ["SUCCESS", "discarded", "SUCCESS", "SUCCESS"]
+        # The first crash has several suspects.
+        assert crashes == 4
+        assert [(await queue.get(id)).attempts for id in ids] == [1, 3, 1, 1]  # noqa: A001  # the natural name
 
 
 async def test_jobs_of_a_living_process_are_left_to_it(tmp_path: Path) -> None:
@@ -103,7 +123,7 @@ async def test_a_process_stopped_beyond_its_lease_has_lost_job_and_flow(tmp_path
             assert await said(process) == "cancelled"
         after = await flows.store.load("one")
         assert after == before
-        assert (await queue.get("one")).attempts >= 2
+        assert (await queue.get("one")).row.epoch >= 2
 
 
 async def test_a_worker_elsewhere_is_notified_of_a_new_job(tmp_path: Path) -> None:
