@@ -37,6 +37,7 @@ _ROUND, _ROUNDS, _LOOK = 5.0, 4, 1.0
 _BURSTS = 50
 #: The number of changes per worker before the measurement, which exceeds the length of a history.
 _BEFORE = 40
+_TOKEN = "benchmark"
 
 #: Reads and discards the page's data. It runs in a separate process, so its CPU time is not measured.
 _READER = """
@@ -44,10 +45,11 @@ import selectors, socket, sys
 ready = selectors.DefaultSelector()
 pages = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(int(sys.argv[2]))]
 for page in pages:
-    page.sendall(b"GET /api/live HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\n\\r\\n")
+    token = f"Authorization: Bearer {sys.argv[3]}".encode()
+    page.sendall(b"GET /api/live HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\n" + token + b"\\r\\n\\r\\n")
     ready.register(page, selectors.EVENT_READ)
 for page in pages:
-    page.recv(1)
+    assert page.recv(12) == b"HTTP/1.1 200"
 print(flush=True)
 while True:
     for key, _ in ready.select():
@@ -100,10 +102,10 @@ async def _sizes(seconds: float) -> list[float]:
 @asynccontextmanager
 async def attached(pages: int = 1) -> AsyncGenerator[None]:
     """Open pages that follow the program, and wait for the first bytes."""
-    async with Dashboard() as dashboard:
+    async with Dashboard(token=_TOKEN) as dashboard:
         port = dashboard.url.rpartition(":")[2]
         reader = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", _READER, port, str(pages), stdout=asyncio.subprocess.PIPE
+            sys.executable, "-c", _READER, port, str(pages), _TOKEN, stdout=asyncio.subprocess.PIPE
         )
         assert reader.stdout is not None
         await reader.stdout.readline()

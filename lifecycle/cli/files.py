@@ -200,8 +200,8 @@ def parse_env(text: str, name: str) -> dict[str, str]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def secret_in(name: str) -> str:
-    """Return the secret in the environment variable ``name``.
+def secret_in(name: str, option: str = "--secret-env") -> str:
+    """Return the secret in the environment variable ``name``, which ``option`` names.
 
     Raises:
         ConfigError: if the variable is empty or not set.
@@ -209,7 +209,7 @@ def secret_in(name: str) -> str:
     secret = os.environ.get(name)
     if not secret:
         raise ConfigError(
-            f"the environment variable {name} (--secret-env) is {'empty' if secret == '' else 'not set'}; "
+            f"the environment variable {name} ({option}) is {'empty' if secret == '' else 'not set'}; "
             "set it to the secret"
         )
     return secret

@@ -7,7 +7,6 @@ import os
 import socket
 import sys
 from typing import TYPE_CHECKING, ClassVar
-from urllib.parse import quote
 
 from lifecycle._net import check_port, is_loopback, url_of
 from lifecycle.observe.console import Console
@@ -29,12 +28,12 @@ class Dashboard(Auxiliary):
     events with their outcomes and causes. It also shows flows as diagrams, as well as pools, sources, lanes and
     inboxes. The page loads nothing from other servers. The HTTP API is available on the same server, under ``/api``.
 
-    Commands require ``token``. If other machines can reach ``host``, reading requires the token as well; on a loopback
-    address, any client may read. By default, a token is generated. Send it in the header ``Authorization: Bearer
-    TOKEN`` or, when you open the page, after ``#token=``. Never put the token in a query string, a cookie or a log. If
-    stderr is a terminal, the address is printed there together with a generated token. Otherwise, the address is logged
-    without the token, so pass your own ``token``, or read it from the attribute of that name. The server rejects
-    requests for a different host name and requests sent by other web pages.
+    Every request requires ``token``, apart from those for the files of the page, which reveal nothing about the
+    program. By default, a token is generated. Send it in the header ``Authorization: Bearer TOKEN`` or, when you open
+    the page, after ``#token=``. Never put the token in a query string, a cookie or a log. If stderr is a terminal, the
+    address is printed there together with a generated token. Otherwise, the address is logged without the token, so
+    pass your own ``token``, or read it from the attribute of that name. The server rejects requests for a different
+    host name and requests sent by other web pages.
 
     When passed to `run`, the server opens before the mains that follow it start, and closes last. It does not keep the
     program running once the other mains have finished. Inside a lifetime, you can use ``async with`` instead. Either
@@ -56,7 +55,7 @@ class Dashboard(Auxiliary):
     def __init__(self, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
         check_port(port)
         super().__init__()
-        #: The token that commands require.
+        #: The token that requests require.
         self.token: str = generate_token() if token is None else token
         self._generated = token is None
         Guard(host, self.token)
@@ -64,11 +63,20 @@ class Dashboard(Auxiliary):
         self._address = (host, port)
 
     def __repr__(self) -> str:
-        return f"<Dashboard {self.url}>"
+        return f"<Dashboard {self._base}>"
 
     @property
     def url(self) -> str:
-        """The page's address, without a trailing slash. Until the server starts, it contains the port you passed."""
+        """The address to open in a browser. If the token was generated, the address ends in ``/#token=TOKEN``.
+
+        Otherwise, it has no trailing slash. Until the server starts, it contains the port you passed. For requests to
+        the API, use ``urljoin(dashboard.url, "/api/state")``.
+        """
+        return f"{self._base}/#token={self.token}" if self._generated else self._base
+
+    @property
+    def _base(self) -> str:
+        """The address without the token."""
         return url_of("http", *self._address)
 
     async def _open(self, held: AsyncExitStack) -> None:
@@ -88,15 +96,16 @@ class Dashboard(Auxiliary):
         """Print or log the address. Show a generated token only on a terminal."""
         if not is_loopback(self._host):
             _log.warning(
-                "%s is not encrypted, and other machines can reach it; use a tunnel or a proxy instead", self.url
+                "%s is not encrypted, and other machines can reach it; use a tunnel or a proxy instead", self._base
             )
         if sys.stderr is not None and sys.stderr.isatty():
-            token = f"#token={quote(self.token, safe='')}" if self._generated else ""
-            print(f"dashboard: {self.url}/{token}", file=sys.stderr, flush=True)  # noqa: T201  # for the person at the terminal
+            print(f"dashboard: {self.url}", file=sys.stderr, flush=True)  # noqa: T201  # for the person at the terminal
+        elif self._generated:
+            _log.warning(
+                "dashboard: %s/ needs its token, which is not logged; set one with Dashboard(token=...)", self._base
+            )
         else:
-            _log.info("dashboard: %s/", self.url)
-            if self._generated:
-                _log.info("commands on the page need its token, which is not logged; set one with Dashboard(token=...)")
+            _log.info("dashboard: %s/", self._base)
 
 
 def _listening_socket(host: str, port: int) -> socket.socket:

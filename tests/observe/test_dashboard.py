@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 
 def test_it_listens_on_loopback_with_a_generated_token_by_default() -> None:
     made = Dashboard()
-    assert made.url == "http://127.0.0.1:0"
+    assert made.url == f"http://127.0.0.1:0/#token={made.token}"
+    assert repr(made) == "<Dashboard http://127.0.0.1:0>"
     assert len(made.token) >= 32
     assert made.token != Dashboard().token
-    assert made.token not in repr(made)
-    assert Dashboard("::1", 8080, "mine").url == "http://[::1]:8080"
-    assert Dashboard(token="mine").token == "mine"
+    given = Dashboard("::1", 8080, "mine")
+    assert given.url == "http://[::1]:8080"
+    assert given.token == "mine"
     assert Dashboard.auxiliary
 
 

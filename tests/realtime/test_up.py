@@ -89,13 +89,28 @@ def is_alive(pid: int) -> bool:
 
 
 class TestDashboard:
-    def test_the_page_shows_the_processes(self, up: Callable[..., Running]) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        program = up(f"web: {LIVES}", "--dashboard", str(port))
+    def test_the_address_is_printed_without_a_terminal_and_the_token_is_read_from_a_variable(
+        self, up: Callable[..., Running]
+    ) -> None:
+        options = "--dashboard", "0", "--dashboard-token-env", "PAGE_TOKEN"
+        program = up(f"web: {LIVES}", *options, PAGE_TOKEN="of-the-page")
         program.until("web    | up")
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/nodes") as response:
+        found = re.search(r"^system \| dashboard: (http://127\.0\.0\.1:[1-9]\d*)$", program.text, re.MULTILINE)
+        assert found is not None, program.text
+        request = urllib.request.Request(f"{found[1]}/api/nodes", headers={"Authorization": "Bearer of-the-page"})
+        with urllib.request.urlopen(request) as response:
             assert '"web"' in response.read().decode()
+
+    def test_a_generated_token_is_not_printed_without_a_terminal(self, up: Callable[..., Running]) -> None:
+        program = up("web: echo up", "--dashboard", "0")
+        text = program.rest(0)
+        assert re.search(
+            r"^system \| dashboard: http://127\.0\.0\.1:[1-9]\d*/ needs its token, which is printed only on a "
+            r"terminal; set one with --dashboard-token-env NAME$",
+            text,
+            re.MULTILINE,
+        )
+        assert "#token=" not in text
 
     def test_a_port_in_use_is_reported_before_processes_start(self, up: Callable[..., Running]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:

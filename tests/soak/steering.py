@@ -86,4 +86,5 @@ class Console:
     async def stall(self, path: str, *, page: bool) -> aiohttp.ClientResponse:
         """Open a stream without reading from it. The caller closes the stream."""
         client, base = (self._tcp, self._up["dashboard"]) if page else (self._socket, "http://localhost")
-        return await client.get(f"{base}{path}", timeout=aiohttp.ClientTimeout())
+        headers = {"Authorization": f"Bearer {TOKEN}"} if page else {}
+        return await client.get(f"{base}{path}", headers=headers, timeout=aiohttp.ClientTimeout())

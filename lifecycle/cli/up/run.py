@@ -17,7 +17,7 @@ from lifecycle import hooks
 from lifecycle._async import start_task
 from lifecycle._steering.answers import refused, reply
 from lifecycle._util import file_mode
-from lifecycle.cli.files import did_you_mean, permissions_checked
+from lifecycle.cli.files import did_you_mean, permissions_checked, secret_in
 from lifecycle.cli.logs import console_for, logging_to
 from lifecycle.cli.output import DONE, FAILED, CliError, UsageError, write
 from lifecycle.cli.streams import threaded_output
@@ -27,18 +27,19 @@ from lifecycle.cli.up.selection import counts, selected
 from lifecycle.cli.up.starts import OrderedWorker, Starts
 from lifecycle.control import Router
 from lifecycle.errors import InvalidTransition, NotHandled, SourceFailed, WorkerFailed
+from lifecycle.observe.dashboard import Dashboard
 from lifecycle.workers import ProcessWorker, Spec, Supervisor
 from lifecycle.workers.model import AT_WORK, FINAL, Status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
+    from lifecycle.cli.output import Console
     from lifecycle.cli.up.changes import Changes
     from lifecycle.cli.up.processes import Process
     from lifecycle.cli.up.selection import Formation, UpSettings
     from lifecycle.cli.watch.session import ChangeSource
     from lifecycle.events import CommandEvent, StatusEvent
-    from lifecycle.observe import Dashboard
     from lifecycle.workers import WorkerState
 
 __all__ = ["env_files_of", "up"]
@@ -74,7 +75,7 @@ def up(settings: UpSettings) -> int:
     output = threaded_output(screen.console.not_shown, screen.reader_gone)
     with screen, output as streams, logging_to(screen.console):
         with permissions_checked():
-            program = _Program(formation, file.parent, env_files, screen, dashboard=settings.dashboard)
+            program = _Program(formation, file.parent, env_files, screen, page=_page(settings, screen.console))
         screen.console.info(f"{file.name}: {', '.join(each.name for each in processes)}")
         try:
             return program.run()
@@ -90,6 +91,42 @@ def env_files_of(given: Sequence[Path], file: Path) -> tuple[Path, ...]:
     return tuple(each.absolute() for each in given) or (file.parent / ".env",)
 
 
+def _page(settings: UpSettings, console: Console) -> Dashboard | None:
+    """Return the page that ``settings`` request.
+
+    Raises:
+        ConfigError: if the variable with the token is not set.
+        UsageError: if there is a token but no page, or the token cannot be sent in a header.
+    """
+    name = settings.dashboard_token_env
+    if settings.dashboard is None:
+        if name is not None:
+            raise UsageError(f"--dashboard-token-env {name} has no effect without --dashboard; add --dashboard PORT")
+        return None
+    token = None if name is None else secret_in(name, "--dashboard-token-env")
+    try:
+        return _AnnouncedDashboard(settings.dashboard, token, console)
+    except ValueError as error:
+        raise UsageError(f"--dashboard-token-env {name}: {error}") from None
+
+
+class _AnnouncedDashboard(Dashboard):
+    """A dashboard that prints its address on ``console``, even if that is not a terminal."""
+
+    def __init__(self, port: int, token: str | None, console: Console) -> None:
+        super().__init__(port=port, token=token)
+        self._console = console
+
+    def _announce(self) -> None:
+        if not self._generated or sys.stderr.isatty():
+            self._console.info(f"dashboard: {self.url}")
+        else:
+            self._console.warning(
+                f"dashboard: {self._base}/ needs its token, which is printed only on a terminal; "
+                "set one with --dashboard-token-env NAME"
+            )
+
+
 class _Program:
     """One run of `lifecycle up`, with its supervisor, starts and output."""
 
@@ -100,7 +137,7 @@ class _Program:
         env_files: Sequence[Path],
         screen: Screen,
         *,
-        dashboard: int | None = None,
+        page: Dashboard | None = None,
     ) -> None:
         self._formation = formation
         processes = formation.copies
@@ -108,7 +145,7 @@ class _Program:
         self._directory = directory
         self._env_files = env_files
         self._screen = screen
-        self._dashboard = dashboard
+        self._pages = [] if page is None else [page]
         self._supervisor = Supervisor(
             _NAME,
             *map(self._spec, processes),
@@ -137,7 +174,7 @@ class _Program:
         hooks.forced_exit.connect(self._kill)
         try:
             # Shutdown hooks can use a fifth of the time.
-            run(control, *self._pages(), self._router, self._main, exit_timeout=max(25.0, limit * 1.25))
+            run(control, *self._pages, self._router, self._main, exit_timeout=max(25.0, limit * 1.25))
         except SourceFailed as error:
             self._screen.console.error(str(error))
             return FAILED
@@ -148,11 +185,6 @@ class _Program:
             hooks.forced_exit.disconnect(self._kill)
         self._summarise()
         return exit_status(self._outcomes)
-
-    def _pages(self) -> list[Dashboard]:
-        from lifecycle.observe import Dashboard
-
-        return [] if self._dashboard is None else [Dashboard(port=self._dashboard)]
 
     def _new_changes(self) -> Changes | None:
         """Return the handlers for changed files, or None if no process watches files."""

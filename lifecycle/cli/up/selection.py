@@ -84,6 +84,12 @@ class UpSettings:
         number=True,
         group="output",
     )
+    dashboard_token_env: str | None = option(
+        "NAME",
+        "protect the page with the token in this environment variable [default: a new token, shown on a terminal]",
+        options.variable,
+        group="output",
+    )
     log_dir: Path | None = option(
         "DIR", "also append the output of each process to DIR/NAME.log", options.path, group="output"
     )

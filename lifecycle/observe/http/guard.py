@@ -2,8 +2,8 @@
 
 Any web page that is open in a browser can send requests to this machine, so three checks are necessary. First, a
 request must use this machine's host name or address: any other name that resolves to it is a sign of DNS rebinding.
-Second, a request must come from the dashboard's own page, which prevents request forgery. Third, a request that
-changes something must contain the token, which no other page can know.
+Second, a request must come from the dashboard's own page, which prevents request forgery. Third, a request must
+contain the token, which no other page or user can know. Only the files of the page are open.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ HEADERS: Mapping[str, str] = {
     "Server": "lifecycle",
 }
 
-#: These paths reveal the program's output and source lines, so they require the token, just as commands do.
-_SENSITIVE = ("/api/tasks", "/api/stacks", "/api/logs", "/api/logs/stream", "/api/attach")
 _READING = ("GET", "HEAD")
 _SCHEME = "bearer"
 
@@ -62,8 +60,8 @@ class Refused(Exception):  # this becomes a response, and is not a program error
 class Guard:
     """Access checks for a server listening on ``host``.
 
-    Commands require ``token``. If other machines can reach ``host``, reading requires the token as well. ``free``
-    contains the paths of files that reveal nothing about the program.
+    Every request requires ``token``, unless its path is in ``free``. These are the paths of files that reveal nothing
+    about the program.
 
     Raises:
         ValueError: if the token cannot be sent in a header.
@@ -71,7 +69,7 @@ class Guard:
 
     def __init__(self, host: str, token: str, *, free: Container[str] = ()) -> None:
         if not token or not token.isascii() or not token.isprintable() or " " in token:
-            raise ValueError("the token must be one word of printable ASCII; pass None to generate one")
+            raise ValueError("the token must be one word of printable ASCII characters")
         self._token = token.encode()
         self._free = free
         self._open = is_loopback(host)
@@ -92,7 +90,7 @@ class Guard:
         host = self._checked_host(headers)
         self._check_origin(host, headers)
         self._check_site(method, path, headers)
-        self._check_token(method, path, headers)
+        self._check_token(path, headers)
 
     def _checked_host(self, headers: MultiMapping[str]) -> str:
         given = headers.getall("Host", [])
@@ -128,12 +126,9 @@ class Guard:
         if site not in ("same-origin", "none") and not link:
             raise Refused(403, "requests from other pages are not allowed")
 
-    def _check_token(self, method: str, path: str, headers: MultiMapping[str]) -> None:
-        """Check the token. A token is checked even where none is required, so that a page can test its token."""
+    def _check_token(self, path: str, headers: MultiMapping[str]) -> None:
         given = headers.getall("Authorization", [])
-        reading = method in _READING and path not in _SENSITIVE
-        needed = path not in self._free and not (reading and self._open)
-        if (needed or given) and not (len(given) == 1 and self._is_right(given[0])):
+        if path not in self._free and not (len(given) == 1 and self._is_right(given[0])):
             raise Refused(401, "this request needs the program's token: send `Authorization: Bearer TOKEN`")
 
     def _is_right(self, header: str) -> bool:

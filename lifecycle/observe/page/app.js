@@ -8,7 +8,7 @@ import { age, quoted, visible } from "./format.js";
 import { Inspector } from "./inspector.js";
 import { Live, takeToken, token, told } from "./net.js";
 import { html, icon, nothing, repeat, status } from "./parts.js";
-import { Routes } from "./routes.js";
+import { handles, Routes } from "./routes.js";
 import { Store } from "./store.js";
 import { Stores } from "./stores.js";
 import { tiles } from "./tiles.js";
@@ -164,7 +164,7 @@ class App {
       this.#anew = new Set(["change", "entries"]);
     } else if (name === "closed" || name === "refused") {
       this.#link = data === "resting" ? "resting" : name;
-      if (name === "refused") this.dialogs.unlock(() => {});
+      if (name === "refused") this.#hide();
     } else if (name === "change") {
       if (this.#anew.delete(name)) this.store.clear();
       this.store.apply(data);
@@ -173,6 +173,13 @@ class App {
       this.store.add(data);
     } else if (name === "figures") this.store.figures = data;
     this.drawSoon();
+  }
+
+  /** Without a token, show nothing of the program, and ask for the token. */
+  #hide() {
+    this.store = new Store();
+    if (this.inspector.open) this.inspector.close();
+    this.dialogs.unlock(() => {});
   }
 
   // -- keys ----------------------------------------------------------------------------------------------------
@@ -194,7 +201,7 @@ class App {
     const act = {
       "?": () => this.dialogs.show("help"),
       ":": () => this.dialogs.command(),
-      "/": () => document.getElementById("events-filter").focus(),
+      "/": () => document.getElementById("events-filter")?.focus(),
       p: () => this.events.toggle(),
       t: () => this.#theme(),
     }[event.key] ?? (sections[event.key - 1] && (() => goTo(sections[event.key - 1][0])));
@@ -217,6 +224,7 @@ class App {
   // -- drawing ------------------------------------------------------------------------------------------------
 
   #sections() {
+    if (this.#link === "refused") return [];
     return [
       ["workers", "Workers"],
       ["events", "Events"],
@@ -234,7 +242,7 @@ class App {
     return html`
       <a class="skip" href="#workers" @click=${(event) => jump(event, "workers")}>Skip to workers</a>
       ${this.#header(sections)}
-      <main class=${this.#link === "open" ? "" : "stale"}>
+      ${this.#link === "refused" ? html`<main><p class="empty">Locked: this page needs the program's token.</p></main>` : html`<main class=${this.#link === "open" ? "" : "stale"}>
         ${tiles(this.store, this.workers.all())}
         <div class="grid">
           <div class="column">${this.workers.draw()}${this.events.draw()}</div>
@@ -242,7 +250,7 @@ class App {
           ${there.has("flows") ? this.flows.draw() : nothing}
           ${there.has("inboxes") ? this.stores.kept() : nothing}
         </div>
-      </main>
+      </main>`}
       ${this.inspector.draw()}
       <div class="toasts" role="status" aria-live="polite">${repeat(this.#toasts, (toast) => toast.key, (toast) => html`<p class=${toast.look}><code>${visible(toast.line)}</code> ${visible(toast.text)}</p>`)}</div>
       ${this.dialogs.draw()}`;
@@ -256,7 +264,7 @@ class App {
     const state = lifetime?.status ?? (this.#link === "open" ? "running" : "unknown");
     const locked = !token.get();
     const busy = (word) => this.#busy.has(word);
-    const button = (word, sign, said) => html`<button id="do-${word}" ?disabled=${busy(word)} @click=${() => this.send(word)} title=${said}>${icon(sign)}<span>${said}</span></button>`;
+    const button = (word, sign, said) => !handles(this.store, word) ? nothing : html`<button id="do-${word}" ?disabled=${busy(word)} @click=${() => this.send(word)} title=${said}>${icon(sign)}<span>${said}</span></button>`;
     return html`<header class="top">
       <div class="who">
         <h1><bdi>${name}</bdi></h1>${status(state)}
@@ -264,14 +272,14 @@ class App {
         <span class="quiet wide-only number">${program.pid ? `pid ${program.pid}` : ""}</span>
         <span class="quiet wide-only"><bdi>${visible(program.host ?? "")}</bdi></span>
       </div>
-      <div class="buttons" role="group" aria-label="Commands">
+      ${locked ? nothing : html`<div class="buttons" role="group" aria-label="Commands">
         ${button("suspend", "pause", "Suspend")}${button("resume", "play", "Resume")}${button("reload", "reload", "Reload")}
         <button id="do-stop" class="stops" @click=${() => this.#stop()} title="Stop the program">${icon("stop")}<span>Stop…</span></button>
         <button id="do-command" @click=${() => this.dialogs.command()} title="Command line (:)">${icon("command")}<span>Command</span></button>
-      </div>
+      </div>`}
       <div class="signs">
         <span class="link ${this.#link}" role="status"><i class="dot ${this.#link === "open" ? "run" : "bad"}"></i><span>${LINKS[this.#link]}</span></span>
-        <button class="ghost" id="do-unlock" aria-label=${locked ? "Read only: enter the token" : "Unlocked: forget the token"} title=${locked ? "Read only: enter the token" : "Unlocked: forget the token"} @click=${() => this.#lock(locked)}>${icon(locked ? "lock" : "unlock")}</button>
+        <button class="ghost" id="do-unlock" aria-label=${locked ? "Enter the token" : "Forget the token"} title=${locked ? "Enter the token" : "Forget the token"} @click=${() => this.#lock(locked)}>${icon(locked ? "lock" : "unlock")}</button>
         <button class="ghost" aria-label="Switch between light and dark" title="Switch between light and dark (t)" @click=${() => this.#theme()}>${icon("theme")}</button>
         <button class="ghost" aria-label="Keyboard shortcuts" title="Keyboard shortcuts (?)" @click=${() => this.dialogs.show("help")}>${icon("help")}</button>
       </div>

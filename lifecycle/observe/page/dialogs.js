@@ -57,7 +57,7 @@ export class Dialogs {
   #tokens() {
     return html`<dialog id="dialog-token" aria-labelledby="token-title"><form method="dialog" @submit=${this.#try}>
       <h2 id="token-title">Token</h2>
-      <p>Commands need the program's token. The program printed it on its terminal, or it was set with <code>Dashboard(token=…)</code>. The page keeps it for this tab only.</p>
+      <p>This page needs the program's token. The program printed it on its terminal, or it was set with <code>Dashboard(token=…)</code>. The page keeps it for this tab only.</p>
       <input id="token" type="password" autocomplete="off" spellcheck="false" aria-label="Token" aria-describedby="token-wrong" required>
       <p class="wrong" id="token-wrong" role="alert">${this.#wrong}</p>
       <p class="buttons end"><button type="button" class="ghost" @click=${() => this.#close("token")}>Cancel</button><button class="primary">Unlock</button></p>
@@ -134,6 +134,10 @@ export class Dialogs {
   // -- the command line ----------------------------------------------------------------------------------------
 
   async command(line = "") {
+    if (!token.get()) {
+      this.unlock(() => this.command(line));
+      return;
+    }
     this.#line = line;
     this.show("command");
     try {

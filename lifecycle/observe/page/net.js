@@ -126,6 +126,8 @@ export class Live {
   }
 
   async #follow() {
+    // Without a token, the program would refuse the request.
+    if (!token.get()) return this.#notify("refused");
     const abort = (this.#abort = new AbortController());
     try {
       this.#expectMore(abort);
@@ -138,17 +140,16 @@ export class Live {
       if (this.#abort !== abort) return;
       clearTimeout(this.#silence);
       this.#abort = null;
-      if (error.status === 401 && token.get()) {
-        // A restarted program may use a different token, or require none for reading.
+      if (error.status === 401) {
+        // A restarted program may use a different token.
         token.set("");
-        this.start();
-        return;
+        return this.#notify("refused");
       }
-      this.#notify(error.status === 401 ? "refused" : "closed", error.message);
-      if (error.status === 401) return;
+      this.#notify("closed", error.message);
       this.#again = setTimeout(() => this.start(), this.#wait);
       this.#wait = Math.min(5000, this.#wait * 1.6);
     }
+    return undefined;
   }
 
   async #read(reader, abort) {

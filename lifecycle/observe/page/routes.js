@@ -1,9 +1,17 @@
 // Routes: their rates, and the latencies of their handlers.
 
-import { count, duration, rate, visible } from "./format.js";
+import { count, duration, matcher, rate, visible } from "./format.js";
 import { html, nothing, panel, Rows, spark } from "./parts.js";
 
 const LENT = /^command\/\[(\w)\]/;
+// Patterns that may match a command. Most routes are not compiled.
+const COMMANDING = /^(lifecycle\/|command\/|[*?[{])/;
+
+/** Return whether the program has a route of its own for a command such as `suspend`. */
+export function handles(store, word) {
+  const topics = [`lifecycle/${word}`, `command/${word}`];
+  return store.of("route").some(({ pattern }) => COMMANDING.test(pattern) && !LENT.test(pattern) && topics.some(matcher(pattern)));
+}
 
 export class Routes {
   #filter = "";

@@ -142,3 +142,35 @@ def test_dependents_follow_the_copies_of_a_scaled_process(processes: Sequence[Pr
     formation.scale("api", 2)
     [web] = (each for each in formation.copies if each.name == "web")
     assert web.needs == {"api": "up", "api.2": "up"}
+
+
+@pytest.mark.parametrize(
+    ("words", "value", "status", "message"),
+    [
+        (["--dashboard", "0"], None, 3, "PAGE_TOKEN (--dashboard-token-env) is not set; set it to the secret"),
+        (
+            ["--dashboard", "0"],
+            "two words",
+            2,
+            "--dashboard-token-env PAGE_TOKEN: the token must be one word of printable",
+        ),
+        ([], "right", 2, "--dashboard-token-env PAGE_TOKEN has no effect without --dashboard; add --dashboard PORT"),
+    ],
+)
+def test_an_unusable_token_of_the_page_is_an_error_before_a_process_starts(
+    words: list[str],
+    value: str | None,
+    status: int,
+    message: str,
+    *,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("Procfile").write_text("web: touch started\n")
+    if value is not None:
+        monkeypatch.setenv("PAGE_TOKEN", value)
+    assert main(["up", *words, "--dashboard-token-env", "PAGE_TOKEN"]) == status
+    assert message in capsys.readouterr().err
+    assert not Path("started").exists()

@@ -48,7 +48,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 async def shown(
     browser: str, router: Router, *things: Any, locked: bool = False, **how: Any
 ) -> AsyncGenerator[tuple[Page, Dashboard]]:
-    """Yield the page of a program with ``router`` and ``things``, after it has received the program's state."""
+    """Yield the page of a program with ``router`` and ``things``. Unless ``locked``, it has received the state."""
     async with AsyncExitStack() as held:
         await held.enter_async_context(lifetime(signals=False))
         await held.enter_async_context(running(router))
@@ -57,8 +57,9 @@ async def shown(
         dashboard = await held.enter_async_context(Dashboard(token=TOKEN))
         url = dashboard.url + ("/" if locked else f"/#token={TOKEN}")
         page = await held.enter_async_context(opened(browser, url, **how))
-        await page.until("document.querySelector('.link.open')")
-        await page.until("document.querySelector('.who h1').textContent !== '\u2026'")
+        if not locked:
+            await page.until("document.querySelector('.link.open')")
+            await page.until("document.querySelector('.who h1').textContent !== '\u2026'")
         yield page, dashboard
 
 
@@ -278,13 +279,15 @@ async def test_buttons_suspend_hold_and_stop_the_program_and_it_knows_it(browser
         await page.until("document.querySelector('.link').textContent.includes('not connected')")
 
 
-async def test_without_a_token_the_page_is_read_only_and_a_wrong_one_is_refused(browser: str) -> None:
+async def test_without_a_token_the_page_shows_nothing_and_a_wrong_one_is_refused(browser: str) -> None:
     done = asyncio.Event()
-    router = Router()
+    router = Router("secret-name")
     router.handle("lifecycle/reload", lambda _: done.set())
     async with shown(browser, router, locked=True) as (page, _):
-        await page.click("#do-reload")
         await page.until("document.querySelector('#dialog-token').open")
+        assert "this page needs the program's token" in await page.run("document.querySelector('main').textContent")
+        assert not await page.run("document.querySelector('.buttons #do-stop, .tiles, nav a')")
+        assert page.complaints == [], "the page made a request that must be refused"
         await page.type("wrong")
         await page.press("Enter")
         await page.until("document.querySelector('#token-wrong').textContent === 'The token is wrong.'")
@@ -293,10 +296,27 @@ async def test_without_a_token_the_page_is_read_only_and_a_wrong_one_is_refused(
         await page.run("document.querySelector('#token').value = ''")
         await page.type(TOKEN)
         await page.press("Enter")
-        await asyncio.wait_for(done.wait(), LIMIT)
         await page.until("!document.querySelector('#dialog-token').open")
-        assert page.complaints
-        assert all("401" in complaint for complaint in page.complaints)
+        await page.click("#do-reload")
+        await asyncio.wait_for(done.wait(), LIMIT)
+        assert ["401" in complaint for complaint in page.complaints] == [True]
+        # The page forgets the token, and everything that it knows about the program.
+        await page.click("#do-unlock")
+        await page.until("document.querySelector('#dialog-token').open && !document.querySelector('#do-reload')")
+        assert await page.run("sessionStorage.length") == 0
+        assert "secret-name" not in await page.run("document.documentElement.textContent")
+
+
+async def test_only_buttons_that_the_program_has_routes_for_are_shown(browser: str) -> None:
+    router = Router()
+    router.command("reload", lambda _: None)
+    later = Router("later")
+    later.handle("lifecycle/*", lambda _: None)
+    words = "[...document.querySelectorAll('.top .buttons button')].map((each) => each.id).join()"
+    async with shown(browser, router) as (page, _):
+        await page.until(f"{words} === 'do-reload,do-stop,do-command'")
+        async with running(later):
+            await page.until(f"{words} === 'do-suspend,do-resume,do-reload,do-stop,do-command'")
 
 
 # -- the connection ------------------------------------------------------------------------------------------------
@@ -368,19 +388,16 @@ async def test_a_page_that_is_seen_again_stays_live_after_a_restart_of_the_progr
 
 
 async def test_a_page_shows_a_program_that_has_another_token_since_its_restart(browser: str) -> None:
-    """Until it has the new token, the page is read-only, like a page that was opened without a token."""
+    """Until it has the new token, the page shows nothing, like a page that was opened without a token."""
     async with shown(browser, Router()) as (page, dashboard):
         port = int(dashboard.url.rpartition(":")[2])
         await dashboard.__aexit__(None, None, None)
         await page.until("document.querySelector('.link.closed')")
         async with Dashboard(port=port, token="another-token-of-the-user"):
-            await page.until("document.querySelector('.link.open')")
-            assert await page.run("document.querySelector('dialog[open]')") is None
-            await page.press(":", text=":")
-            await page.until("document.querySelector('#dialog-command[open]')")
-            await page.type("stop")
-            await page.press("Enter")
             await page.until("document.querySelector('#dialog-token[open]')")
+            await page.type("another-token-of-the-user")
+            await page.press("Enter")
+            await page.until("document.querySelector('.link.open')")
         await dashboard.__aenter__()
 
 
@@ -457,6 +474,7 @@ async def test_everything_is_reached_by_keys(browser: str) -> None:
     lines: list[Any] = []
     router.handle("one/*", lambda _: None)
     router.command("deploy", lambda event: lines.append(event.args), help="Bring it out.", complete=("prod", "test"))
+    router.handle("lifecycle/suspend", lambda _: None)
     shop = Supervisor("shop", Spec("web", forever), Spec("cart", forever))
     async with shown(browser, router, shop) as (page, _):
         await page.until(f"{status_of('cart')} === 'running'")

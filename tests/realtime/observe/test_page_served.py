@@ -15,27 +15,32 @@ import pytest
 
 from lifecycle.control import Event, Router
 from lifecycle.observe import Dashboard
+from lifecycle.observe.http.api import api_routes
 from lifecycle.observe.http.guard import HEADERS
+from lifecycle.observe.http.live import page_files
 from lifecycle.runtime import lifetime
 from lifecycle.testing import running
 from lifecycle.workers import Spec, Status, Supervisor
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import AsyncGenerator, Iterator, Mapping
 
 TOKEN = "a-token-of-a-user"
 RIGHT = {"Authorization": f"Bearer {TOKEN}"}
 LIMIT = 30
+#: The routes of the API, without a program.
+NO_CONSOLE: Any = None
 
 
 @asynccontextmanager
 async def served(
-    router: Router | None = None, host: str = "127.0.0.1"
+    router: Router | None = None, host: str = "127.0.0.1", *, headers: Mapping[str, str] = RIGHT
 ) -> AsyncGenerator[tuple[aiohttp.ClientSession, Dashboard]]:
+    """Yield a dashboard, and a client that sends ``headers`` with each request: by default, the token."""
     async with lifetime(signals=False), running(router or Router()), Dashboard(host, token=TOKEN) as dashboard:
         base = dashboard.url.replace("0.0.0.0", "127.0.0.1")
-        async with aiohttp.ClientSession(base, timeout=aiohttp.ClientTimeout(LIMIT)) as client:
+        async with aiohttp.ClientSession(base, headers=headers, timeout=aiohttp.ClientTimeout(LIMIT)) as client:
             yield client, dashboard
 
 
@@ -60,16 +65,35 @@ async def test_every_answer_has_the_security_headers() -> None:
             ("GET", "/nowhere", 404),
             ("GET", "/api/state", 200),
             ("GET", "/api/live", 200),
-            ("POST", "/api/command", 401),
-            ("DELETE", "/api/state", 401),
-            ("GET", "/api/stacks", 401),
-            ("GET", "/api/attach", 401),
+            ("GET", "/api/stacks", 200),
+            ("POST", "/api/command", 415),
+            ("DELETE", "/api/state", 405),
         ):
             async with client.request(method, path) as answer:
                 assert answer.status == status, path
                 assert {name: answer.headers.get(name) for name in HEADERS} == dict(HEADERS), path
                 assert "Set-Cookie" not in answer.headers
                 assert "Access-Control-Allow-Origin" not in answer.headers
+
+
+async def test_every_answer_with_data_needs_the_token_and_the_page_does_not() -> None:
+    """A new path is closed by default: only the page's files are open."""
+    paths = [(each.method, each.path.replace("{id}", "1")) for each in api_routes(NO_CONSOLE)]
+    assert len(paths) > 15
+    paths += [("GET", "/api/live"), ("HEAD", "/api/state"), ("GET", "/api/nowhere"), ("GET", "/elsewhere")]
+    async with served(headers={}) as (client, _):
+        for method, path in paths:
+            async with client.request(method, path) as answer:
+                assert answer.status == 401, path
+                assert {name: answer.headers.get(name) for name in HEADERS} == dict(HEADERS), path
+                assert answer.headers["WWW-Authenticate"] == "Bearer"
+                if method != "HEAD":
+                    assert await answer.json() == {
+                        "error": "this request needs the program's token: send `Authorization: Bearer TOKEN`"
+                    }
+        for path in page_files():
+            async with client.get(path) as answer:
+                assert answer.status == 200, path
 
 
 async def raw(dashboard: Dashboard, data: bytes) -> bytes:
@@ -159,7 +183,7 @@ async def test_connections_that_ask_for_nothing_take_a_quarter_of_the_descriptor
 
 @pytest.mark.usefixtures("few_files")
 async def test_readers_of_streams_take_an_eighth_of_the_descriptors() -> None:
-    ask = b"GET /api/state/stream HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    ask = f"GET /api/state/stream HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
     async with served() as (client, dashboard), AsyncExitStack() as held, asyncio.timeout(LIMIT):
         for _ in range(128):
             reader, writer = await asyncio.open_connection("127.0.0.1", int(dashboard.url.rpartition(":")[2]))
@@ -177,7 +201,7 @@ async def test_a_lack_of_descriptors_is_logged_once_and_ends_by_itself(
     monkeypatch.setattr("lifecycle._connections._PAUSE", 0.001)
     async with served() as (_, dashboard), asyncio.timeout(LIMIT):
         reader, writer = await _connected_without_a_descriptor(dashboard, caplog)
-        writer.write(b"GET /api/program HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert (await reader.read()).startswith(b"HTTP/1.1 200")
         writer.close()
         await writer.wait_closed()
@@ -226,7 +250,7 @@ async def test_a_client_that_does_not_read_its_answer_is_disconnected(monkeypatc
 
 
 async def test_a_wrong_token_is_refused_without_a_hint_of_the_right_one() -> None:
-    async with served() as (client, _):
+    async with served(headers={}) as (client, _):
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Cookie": f"token={TOKEN}"}):
             async with client.post(f"/api/command?token={TOKEN}", json={"line": "status"}, headers=headers) as answer:
                 assert answer.status == 401
@@ -253,17 +277,6 @@ async def test_another_name_or_page_is_refused_with_the_right_token_too(headers:
             assert answer.status == 403
             assert set(await answer.json()) == {"error"}
     assert done == []
-
-
-async def test_on_a_network_reading_needs_the_token_too() -> None:
-    async with served(host="0.0.0.0") as (client, _):
-        for path in ("/api/state", "/api/live", "/api/events", "/api/nowhere"):
-            async with client.get(path) as answer:
-                assert answer.status == 401, path
-        async with client.get("/api/state", headers=RIGHT) as answer:
-            assert answer.status == 200
-        async with client.get("/") as answer:
-            assert answer.status == 200
 
 
 async def test_malformed_requests_get_an_error_and_others_are_served() -> None:
@@ -329,7 +342,7 @@ async def test_a_page_that_is_open_does_not_hold_up_the_end() -> None:
             pass
 
 
-async def test_answers_without_a_token_show_no_secret() -> None:
+async def test_answers_show_no_secret() -> None:
     router = Router("main")
 
     @router.on("order/*")
@@ -365,16 +378,18 @@ async def test_the_address_is_logged_and_no_token_is(caplog: pytest.LogCaptureFi
         async with lifetime(signals=False), Dashboard() as made, Dashboard(token=TOKEN) as given:
             urls = made.url, given.url
     log_messages = [record.getMessage() for record in caplog.records]
+    assert urls[0].endswith(f"/#token={made.token}")
+    assert TOKEN not in urls[1]
+    base = urls[0].partition("/#")[0]
     assert log_messages == [
-        f"dashboard: {urls[0]}/",
-        "commands on the page need its token, which is not logged; set one with Dashboard(token=...)",
+        f"dashboard: {base}/ needs its token, which is not logged; set one with Dashboard(token=...)",
         f"dashboard: {urls[1]}/",
     ]
     assert made.token not in caplog.text
 
 
 async def test_an_address_in_use_is_an_error_with_its_reason() -> None:
-    async with lifetime(signals=False), Dashboard() as one:
+    async with lifetime(signals=False), Dashboard(token=TOKEN) as one:
         port = int(one.url.rpartition(":")[2])
         with pytest.raises(
             OSError, match=f"cannot serve the page at 127.0.0.1 port {port}: Address already in use; use another"
