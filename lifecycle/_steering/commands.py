@@ -21,6 +21,7 @@ from lifecycle.control import Command, Router
 from lifecycle.control.commands import Commands, lifecycle_commands
 from lifecycle.errors import NotHandled, RouteConflict, RouteNotFound
 from lifecycle.events import CommandEvent, Event, ShutdownEvent, SuspendEvent, TerminateEvent, Topical
+from lifecycle.runtime.stopping import has_route_for
 from lifecycle.workers.model import FINAL, UNSTARTED
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ __all__ = [
     "BuiltInCommands",
     "CommandInstaller",
     "built_in_patterns",
-    "has_route_for",
     "recent_lines",
     "routers_of",
     "status_text",
@@ -92,12 +92,6 @@ class CommandInstaller:
 def routers_of(lifetime: Lifetime) -> tuple[Router, ...]:
     """Return the routers that run under ``lifetime``."""
     return tuple(each for each in lifetime.components() if isinstance(each, Router))
-
-
-def has_route_for(router: Router, topic: str) -> bool:
-    """Return whether ``router`` has a route for ``topic``, other than a catch-all such as a logger's."""
-    prefix = f"{topic.partition('/')[0]}/"
-    return any(route.pattern.startswith(prefix) for route in router.explain(topic))
 
 
 def built_in_patterns(router: Router) -> frozenset[str]:

@@ -21,7 +21,6 @@ from lifecycle._steering.commands import (
     BuiltInCommands,
     CommandInstaller,
     built_in_patterns,
-    has_route_for,
     recent_lines,
     routers_of,
 )
@@ -37,6 +36,7 @@ from lifecycle.observe.eventlog.log import EventLog
 from lifecycle.observe.output import Output
 from lifecycle.runtime import current
 from lifecycle.runtime.force import stacks, task_stack
+from lifecycle.runtime.stopping import has_route_for
 from lifecycle.workers.model import WorkerState
 
 if TYPE_CHECKING:

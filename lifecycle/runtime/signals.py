@@ -49,6 +49,9 @@ _TICK = 1e-6
 #: A second SIGINT within this many seconds belongs to the same key press. A wrapper may forward a signal that the
 #: terminal has already sent to us.
 _ONE_PRESS = 0.05
+#: A SIGTERM or SIGHUP within this many seconds of the previous signal belongs to the same request to stop. systemd, GNU
+#: timeout and the terminal signal a whole group, and a parent in that group then stops its children with SIGTERM.
+_ONE_REQUEST = 1.0
 
 #: A function that may be called in the main thread at any point in the program. It must be quick, and must not take a
 #: lock or raise an error.
@@ -208,23 +211,24 @@ class SignalAction(Enum):
     STOP = auto()
     #: The process ends immediately.
     FORCE = auto()
-    #: The signal belongs to the previous key press and has no effect.
+    #: The signal belongs to the previous key press or request to stop, and has no effect.
     REPEAT = auto()
 
 
 class KeyPresses:
-    """Recognises additional SIGINTs for the same key press, such as those sent by a wrapper."""
+    """Recognises additional signals for the same key press or request to stop, such as those sent by a wrapper."""
 
     def __init__(self) -> None:
-        self._last = -math.inf
+        # The times of the last key press and of the last signal that was not a repetition.
+        self._pressed = self._last = -math.inf
 
     def repeats(self, signum: int, now: float) -> bool:
-        """Return whether the signal belongs to the previous key press. Otherwise, record a SIGINT as a new press."""
-        if signum != signal.SIGINT:
-            return False
-        repeated = now - self._last < _ONE_PRESS
+        """Return whether the signal repeats the previous press or request. Otherwise, record it as a new one."""
+        is_press = signum == signal.SIGINT
+        repeated = now - self._pressed < _ONE_PRESS if is_press else now - self._last < _ONE_REQUEST
         if not repeated:
             self._last = now
+            self._pressed = now if is_press else self._pressed
         return repeated
 
 
@@ -265,7 +269,7 @@ class Escalation:
         ``routed`` is true if a running router has a route for this SIGINT. ``handled`` is true if a running router has
         a route for `InterruptEvent`.
         """
-        if self._presses.repeats(signum, now):
+        if self._presses.repeats(signum, now) and (stopping or signum == signal.SIGINT):
             return SignalAction.REPEAT
         if not stopping and now - self._last >= self._settings.reset_after - _TICK:
             self.reset()

@@ -178,7 +178,7 @@ class RouterLike(Drainable, Protocol):
     """The part of a router that the runtime uses."""
 
     def explain(self, topic: str) -> Sequence[Any]:
-        """Return the routes for ``topic``. Each has a ``pattern``."""
+        """Return the routes for ``topic``. Each has a ``pattern``, and ``also`` is true if it takes no events."""
         ...
 
     def emit_nowait(self, event: Topical) -> object:
@@ -191,13 +191,13 @@ class RouterLike(Drainable, Protocol):
 
 
 def has_route_for(router: RouterLike, topic: str) -> bool:
-    """Return whether ``router`` has a specific route for ``topic``.
+    """Return whether ``router`` has a specific route that takes events with this ``topic``.
 
-    Routes such as ``**`` are ignored, because a logger must not block Ctrl+C.
+    Routes such as ``**`` and observers (`Router.also`) are ignored, because a logger must not block Ctrl+C.
     """
     kind = f"{topic.partition('/')[0]}/"
     try:
-        return any(str(info.pattern).startswith(kind) for info in router.explain(topic))
+        return any(not info.also and str(info.pattern).startswith(kind) for info in router.explain(topic))
     except Exception:  # noqa: BLE001  # this runs in a signal handler, so an error must not stop Ctrl+C
         return False
 

@@ -193,9 +193,13 @@ async def test_stop_goes_to_the_router_with_a_quit() -> None:
     assert own.events == [ShutdownEvent("stop")]
 
 
-async def test_terminate_suspends_first() -> None:
+@pytest.mark.parametrize("observed", [None, "lifecycle/terminate"])
+async def test_terminate_suspends_first(observed: str | None) -> None:
+    """An observer does not handle the command."""
     router, order = Router(), Recorder()
     router.handle("lifecycle/suspend", order)
+    if observed is not None:
+        router.also(observed, Recorder())
     async with steered(router) as (life, console):
         await console.command("terminate")
         assert order.events == [SuspendEvent()]

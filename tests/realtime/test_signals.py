@@ -153,6 +153,30 @@ def test_a_second_signal_forces_a_program_that_hangs_in_its_end() -> None:
         assert "SIGINT was signal number 2" in err
 
 
+def test_sigterm_twice_loses_no_accepted_event() -> None:
+    """systemd and GNU timeout send SIGTERM to a program and to its parent, which sends it again."""
+    code = """
+    from lifecycle import Event
+    router = Router()
+    @router.on("job")
+    async def job(event):
+        say("job started")
+        await asyncio.sleep(0.2)
+        say("job finished")
+    async def main():
+        on_shutdown(lambda: say("hook"))
+        await router.emit(Event("job"))
+        await asyncio.Event().wait()
+    run(router, main)
+    """
+    with program(code) as process:
+        says(process, "job started")
+        for _ in range(3):
+            process.send_signal(SIGTERM)
+            time.sleep(0.01)
+        assert ends(process) == (0, "job finished\nhook\n", "")
+
+
 def test_a_receiver_of_forced_exit_that_hangs_does_not_hold_it_up() -> None:
     code = """
     from lifecycle import hooks
@@ -415,7 +439,7 @@ def test_the_terminal_is_given_back_also_when_forced() -> None:
         async def main():
             tty.setraw(0)
             os.kill(os.getpid(), signal.SIGTERM)
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
             while True: pass
         run(main)
     _, status = os.wait()

@@ -106,6 +106,24 @@ def test_a_route_that_is_not_made_for_ctrl_c_does_not_block_it(signals: FakeSign
     assert play(router, script) is None
 
 
+@pytest.mark.parametrize("method", ["also", "tap"])
+@pytest.mark.parametrize("signum", [SIGINT, SIGHUP])
+def test_an_observer_of_a_signal_does_not_block_it(method: str, signum: int) -> None:
+    router, seen = Router(), Recorder()
+    getattr(router, method)("signal/*", seen)
+    getattr(router, method)("lifecycle/*", seen)
+
+    async def script() -> None:
+        signals.send(signum)
+        assert current().stopping
+        assert current().state().force_exit_at == 2
+        await asyncio.sleep(1000)
+
+    with FakeSignals(terminal=True) as signals:
+        play(router, script)
+    assert signals.exits == []
+
+
 def test_cancel_on_interrupt_overrules_a_route(signals: FakeSignals) -> None:
     router, _ = recorded("signal/interrupt")
 
@@ -466,8 +484,8 @@ def test_signals_and_forced_exits_are_announced(signals: FakeSignals) -> None:
         seen.append(arguments)
 
     async def main() -> None:
-        current().on_shutdown(lambda: signals.send(SIGTERM))
-        signals.send(SIGINT)
+        current().on_shutdown(lambda: signals.send(SIGINT))
+        signals.send(SIGTERM)
         await asyncio.sleep(1000)
 
     hooks.signal_received.connect(receive)
@@ -477,8 +495,8 @@ def test_signals_and_forced_exits_are_announced(signals: FakeSignals) -> None:
     finally:
         hooks.signal_received.disconnect(receive)
         hooks.forced_exit.disconnect(receive)
-    assert {"signum": SIGINT, "count": 1} in seen
-    assert {"status": 1, "reason": "SIGTERM was signal number 2 in a row"} in seen
+    assert {"signum": SIGTERM, "count": 1} in seen
+    assert {"status": 1, "reason": "SIGINT was signal number 2 in a row"} in seen
 
 
 # -- SignalSource ----------------------------------------------------------------------------------------------------

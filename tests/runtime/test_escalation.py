@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from signal import SIGINT, SIGTERM
+from signal import SIGHUP, SIGINT, SIGTERM
 
 import pytest
 
@@ -89,7 +89,7 @@ def test_sigterm_begins_the_shutdown_whatever_came_before(captured: int) -> None
 
 
 def test_sigterm_begins_the_shutdown_even_where_the_next_signal_would_force() -> None:
-    assert verdicts(Settings(force_exit=2), SIGINT, SIGTERM, SIGTERM, handled=True) == [CAPTURE, STOP, FORCE]
+    assert verdicts(Settings(force_exit=2), SIGINT, SIGTERM, SIGTERM, handled=True, gap=1) == [CAPTURE, STOP, FORCE]
 
 
 def test_signals_of_any_kind_count_towards_force_exit() -> None:
@@ -110,6 +110,26 @@ def test_a_series_never_ends_while_the_program_stops() -> None:
 
 def test_a_sigint_within_50_ms_belongs_to_the_press_before() -> None:
     assert verdicts(Settings(), SIGINT, SIGINT, SIGINT, gap=0.03) == [STOP, SignalAction.REPEAT, FORCE]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(SIGTERM, SIGTERM), (SIGHUP, SIGHUP), (SIGTERM, SIGHUP), (SIGINT, SIGTERM)],
+    ids=["by parent and group", "by shell and terminal", "by systemd with SendSIGHUP", "by terminal and parent"],
+)
+def test_one_request_to_stop_that_arrives_twice_within_a_second_counts_once(first: int, second: int) -> None:
+    repeat = SignalAction.REPEAT
+    assert verdicts(Settings(), first, second, second, gap=0.4) == [STOP, repeat, repeat]
+    assert verdicts(Settings(), first, second, gap=1) == [STOP, FORCE]
+
+
+def test_ctrl_c_right_after_sigterm_counts() -> None:
+    assert verdicts(Settings(), SIGTERM, SIGINT, gap=0.01) == [STOP, FORCE]
+
+
+def test_a_sigterm_right_after_a_captured_ctrl_c_begins_the_shutdown() -> None:
+    settings = Settings(cancel_on_interrupt=False)
+    assert verdicts(settings, SIGINT, SIGTERM, SIGTERM, gap=0.01) == [CAPTURE, STOP, SignalAction.REPEAT]
 
 
 def test_reset_begins_a_new_series() -> None:
