@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import re
 import time
-from typing import Any
+from typing import Any, Final
 
 from lifecycle._util import error_text
 
-__all__ = ["component_name", "duration", "listed", "plural", "printable", "shorten", "text_of", "time_of_day", "utf8"]
+__all__ = [
+    "component_name",
+    "duration",
+    "listed",
+    "plain_line",
+    "plural",
+    "printable",
+    "shorten",
+    "text_of",
+    "time_of_day",
+    "utf8",
+]
 
 #: The maximum number of names in an error message.
 _SHOWN = 20
+#: The control sequences of terminals (ECMA-48): colours, other CSI sequences, strings such as titles, and the rest.
+_SEQUENCE: Final = re.compile(
+    r"(?P<colour>\x1b\[[0-9;:]{0,64}m)"
+    r"|(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]{0,4096}(?:\x07|\x1b\\|\x9c)"
+    r"|\x1b[ -/]{1,8}[0-~]"
+    r"|\x1b[0-OQ-WYZ\\`-~]"
+)
+#: Control characters, other than tabs and the start of a colour.
+_CONTROL: Final = re.compile(r"\x1b(?!\[[0-9;:]{0,64}m)|[\x00-\x08\x0a-\x1a\x1c-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def shorten(text: str, length: int = 80) -> str:
@@ -25,6 +47,21 @@ def printable(text: str, keep: str = "") -> str:
     return "".join(
         char if char.isprintable() or char in keep else char.encode("unicode_escape").decode() for char in text
     )
+
+
+def plain_line(line: str) -> str:
+    """Return a line of output without control sequences, other than those that set colours.
+
+    Cursor movement, titles and other sequences could change lines that other processes have written. Complete sequences
+    are removed, and other control characters are escaped. Tabs are kept.
+    """
+    if line.isprintable():
+        return line
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), _SEQUENCE.sub(_colour_only, line))
+
+
+def _colour_only(found: re.Match[str]) -> str:
+    return found[0] if found["colour"] else ""
 
 
 def utf8(value: object) -> str:

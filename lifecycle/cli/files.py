@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+from collections import ChainMap
 from contextlib import contextmanager
 from pathlib import Path
 from stat import S_ISREG
@@ -79,6 +80,8 @@ def load_table(file: Path, *names: str) -> Mapping[str, Any] | None:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise ConfigError(f"{file}: cannot be read: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{file}: is nested too deeply; remove this nesting") from None
     for name in names:
         table = cast("dict[str, Any]", table).get(name) if isinstance(table, dict) else None
     if table is not None and not isinstance(table, dict):
@@ -120,6 +123,11 @@ def shown(value: Any) -> str:
 
 #: Matches a reference to a variable. A second dollar sign makes it literal text.
 _REFERENCE: Final = re.compile(r"\$(?P<literal>\$)?\{(?P<name>[^}:]*)(?::-(?P<default>[^}]*))?\}")
+
+
+#: The maximum length of an environment variable, and of all of them, on Linux.
+_LONGEST_VALUE: Final = 128 * 1024
+_LONGEST_ENVIRONMENT: Final = 6 * 1024 * 1024
 
 
 class Replaced(str):
@@ -182,22 +190,44 @@ def parse_env(text: str, name: str) -> dict[str, str]:
     """Return the variables defined in ``text``, which comes from the ``.env`` file ``name``.
 
     Raises:
-        ConfigError: if there is a line that python-dotenv would ignore, or a name that the system does not accept.
+        ConfigError: if there is a line that python-dotenv would ignore, or a name or a value that the system does not
+            accept.
     """
     # Imported here because the import is slow.
-    from dotenv.main import DotEnv
     from dotenv.parser import parse_stream
 
     from lifecycle._masking import masked
 
+    found: dict[str, str | None] = {}
+    # Environment variables that are already set take precedence, even in references.
+    variables, left = ChainMap(cast("dict[str, str | None]", os.environ), found), _LONGEST_ENVIRONMENT
     for each in parse_stream(io.StringIO(text)):
         written = each.original.string
         if each.error or "\0" in written or (each.key is not None and (not each.key or "=" in each.key)):
             line = next(iter(written.strip().splitlines()), "")
             raise ConfigError(f"{name}:{each.original.line}: {masked(line)!r} cannot be read; write KEY=VALUE")
-    # Environment variables that are already set take precedence, even in references.
-    found = DotEnv(None, stream=io.StringIO(text), override=False).dict()
+        if each.key is not None:
+            value = found[each.key] = _resolved(each.value, variables, min(left, _LONGEST_VALUE))
+            if value is None and each.value is not None:
+                raise ConfigError(
+                    f"{name}:{each.original.line}: with its references, the value of {each.key} is too long for an "
+                    "environment variable; shorten it"
+                )
+            left -= len(value or "")
     return {key: value for key, value in found.items() if value is not None}
+
+
+def _resolved(value: str | None, variables: Mapping[str, str | None], limit: int) -> str | None:
+    """Return ``value`` with its references replaced, or None if there is no value, or it exceeds ``limit``."""
+    from dotenv.variables import parse_variables
+
+    parts: list[str] = []
+    for atom in () if value is None else parse_variables(value):
+        parts.append(atom.resolve(variables))
+        limit -= len(parts[-1])
+        if limit < 0:
+            return None
+    return None if value is None else "".join(parts)
 
 
 def secret_in(name: str, option: str = "--secret-env") -> str:

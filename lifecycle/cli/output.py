@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from signal import Signals
 from typing import TYPE_CHECKING, TextIO
 
-from lifecycle._text import plural
+from lifecycle._text import plain_line, plural
 from lifecycle.errors import LifecycleError
 
 if TYPE_CHECKING:
@@ -222,7 +222,8 @@ class Console:
 
     def _format(self, text: str, colour: str) -> str:
         prefix = f"{time_of_day()} {self.prefix}" if self.timestamps else self.prefix
-        lines = [f"{prefix} {line}".rstrip() for line in text.splitlines() or [""]]
+        given = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+        lines = [f"{prefix} {plain_line(line)}".rstrip() for line in given]
         if self.colour:
             lines = [paint(line, colour) for line in lines]
         return "".join(line + "\n" for line in lines)

@@ -17,6 +17,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from lifecycle._text import printable
 from lifecycle._util import file_mode
 from lifecycle.cli.files import read_text
 from lifecycle.cli.options import Glob
@@ -192,7 +193,7 @@ def _parse(file: str) -> tuple[_Rule, ...]:
     try:
         data = Path(file).read_bytes()
     except OSError as error:
-        _log.warning("cannot read %s, so its rules have no effect: %s", file, error)
+        _log.warning("cannot read %s, so its rules have no effect: %s", printable(file), error)
         return ()
     rules: list[_Rule] = []
     # Only a newline ends a line. `str.splitlines` would also split lines at form feeds, for example.
@@ -200,7 +201,7 @@ def _parse(file: str) -> tuple[_Rule, ...]:
         try:
             rules += _parse_line(line.removesuffix("\r"))
         except (ValueError, re.error) as error:
-            _log.warning("cannot parse line %d of %s, so it has no effect: %s", number, file, error)
+            _log.warning("cannot parse line %d of %s, so it has no effect: %s", number, printable(file), error)
     return tuple(reversed(rules))
 
 
@@ -294,7 +295,7 @@ class PathRules:
     def describe(self, changes: Mapping[Path, Change]) -> str:
         """Describe changes, for example as ``changed: app.py, new.py (added) (+3)``."""
         shown = [
-            self.name(path) + ("" if change == "modified" else f" ({change})")
+            printable(self.name(path)) + ("" if change == "modified" else f" ({change})")
             for path, change in list(changes.items())[:_MAX_NAMES]
         ]
         more = len(changes) - len(shown)

@@ -23,6 +23,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
+from lifecycle._text import plain_line
 from lifecycle._util import file_mode
 
 if TYPE_CHECKING:
@@ -358,7 +359,8 @@ class Receiver:
     """Splits stdout and stderr into lines, and passes them to ``output``.
 
     "inherit" prints the lines to this program's own stdout and stderr. None logs them to ``lifecycle.workers.<name>``
-    at level INFO, or prints them if no handler would show such a record. The last 4 KiB of stderr are kept.
+    at level INFO, without control sequences other than colours, or prints them if no handler would show such a record.
+    The last 4 KiB of stderr are kept.
 
     Raises:
         TypeError: if ``output`` is neither a plain function nor "inherit".
@@ -421,7 +423,7 @@ class Receiver:
 
     def _to_log(self, line: str, stream: Stream) -> None:
         if _is_handled(self._log, logging.INFO):
-            self._log.info("%s", line, extra={**self._extra, "stream": stream})
+            self._log.info("%s", plain_line(line), extra={**self._extra, "stream": stream})
         else:
             _print(line, stream)
 

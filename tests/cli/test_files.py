@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from dotenv import dotenv_values
 
-from lifecycle.cli.files import parse_env, read_env
+from lifecycle.cli.files import load_table, parse_env, read_env
 from lifecycle.cli.output import ConfigError
 
 if TYPE_CHECKING:
@@ -78,6 +78,22 @@ def test_a_name_without_a_value_sets_nothing() -> None:
 def test_a_line_that_cannot_be_read_is_named(line: str) -> None:
     with pytest.raises(ConfigError, match=r"^\.env:2: .*write KEY=VALUE"):
         parse_env(f"B=1\n{line}", ".env")
+
+
+def test_references_that_multiply_are_refused() -> None:
+    lines = ["V0=" + "x" * 1000, *(f"V{n + 1}=" + f"${{V{n}}}" * 10 for n in range(30))]
+    message = r"\.env:4: with its references, the value of V3 is too long for an environment variable; shorten it"
+    with pytest.raises(ConfigError, match=message):
+        parse_env("\n".join(lines), ".env")
+    many = "\n".join(["A=" + "x" * 100_000, *(f"B{n}=${{A}}" for n in range(1000))])
+    with pytest.raises(ConfigError, match=r"\.env:63: .* B61 is too long"):
+        parse_env(many, ".env")
+
+
+def test_a_table_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "lifecycle.toml").write_text(f"a = {'[' * 20_000}{']' * 20_000}")
+    with pytest.raises(ConfigError, match=r"lifecycle\.toml: is nested too deeply; remove this nesting"):
+        load_table(tmp_path / "lifecycle.toml", "processes")
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

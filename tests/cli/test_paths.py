@@ -344,6 +344,7 @@ def test_globs_of_a_file_start_at_its_directory_and_typed_ones_here(tmp_path: Pa
         ({"a.py": "modified"}, "changed: a.py"),
         ({"a.py": "added", "b.py": "deleted"}, "changed: a.py (added), b.py (deleted)"),
         (dict.fromkeys("abcde", "modified"), "changed: a, b, c (+2)"),
+        ({"\x1b]0;a\x07\n[lifecycle] stopped": "modified"}, r"changed: \x1b]0;a\x07\n[lifecycle] stopped"),
     ],
 )
 def test_a_few_names_are_shown_and_the_others_counted(names: dict[str, Change], said: str) -> None:

@@ -600,12 +600,12 @@ async def test_a_process_that_closes_its_output_keeps_running() -> None:
 
 async def test_without_output_lines_go_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "lifecycle.workers.app")
-    worker = python("import sys; print('100 %s'); print('oops', file=sys.stderr)")
+    worker = python("import sys; print('100 %s'); print('\\x1b[2J\\x1b[31moops', file=sys.stderr)")
     await worker.start()
     await worker.wait()
     assert {(record.name, record.getMessage(), record.stream) for record in caplog.records} == {  # type: ignore[attr-defined]
         ("lifecycle.workers.app", "100 %s", "stdout"),
-        ("lifecycle.workers.app", "oops", "stderr"),
+        ("lifecycle.workers.app", "\x1b[31moops", "stderr"),
     }
 
 

@@ -98,7 +98,7 @@ class _Units:
         """Return the text of each file by path."""
         services = [self._service(each.name) for each in processes]
         target = {
-            "Unit": [f"Description={_specified(f'Processes of {self.file}')}", f"Wants={' '.join(services)}"],
+            "Unit": [f"Description=Processes of {_path(self.file)}", f"Wants={' '.join(services)}"],
             "Install": ["WantedBy=multi-user.target"],
         }
         found = {self.directory / f"{self.app}.target": _text(target)}
@@ -137,7 +137,7 @@ class _Units:
     def _sections(self, process: Process, kind: list[str], secrets: dict[str, str]) -> dict[str, list[str]]:
         return {
             "Unit": [
-                f"Description={_specified(f'{process.name} of {self.file}')}",
+                f"Description={process.name} of {_path(self.file)}",
                 f"PartOf={self.app}.target",
                 *self._dependencies(process),
                 *_limits(process),
@@ -149,7 +149,7 @@ class _Units:
                 # The variables in this file take precedence.
                 *([f"EnvironmentFile={_path(self._env_file(process))}"] if secrets else ()),
                 f"ExecStart={_command(process)}",
-                *([] if process.user is None else [f"User={process.user}"]),
+                *([] if process.user is None else [f"User={_line('user', process.user)}"]),
                 *_stop(process),
             ],
             "Install": [f"WantedBy={self.app}.target"],
@@ -168,6 +168,8 @@ class _Units:
         files = (*self.shared, *filter(None, [process.env_file]))
         found = {name: value for file in files for name, value in read_env(file).items() if name not in own}
         table = {name: value for name, value in process.env.items() if own.get(name) != value}
+        for name in found:
+            _line("the variable", name)
         return found | table | {_word(number): word for number, word in _replaced(process).items()}
 
     def _service(self, name: str) -> str:
@@ -250,14 +252,16 @@ def _hex(char: str) -> str:
 
 
 def _path(path: Path) -> str:
-    text = str(path)
+    return _line("the path", str(path))
+
+
+def _line(what: str, text: str) -> str:
+    """Return ``text`` as a value without quotes, which must not continue on, or begin, another line."""
     if not text.isprintable() or text.endswith("\\"):
-        raise ConfigError(f"{text!r} cannot be used as a path in a unit; use one without control characters")
-    return _specified(text)
-
-
-def _specified(text: str) -> str:
-    return text.replace("%", "%%").replace("\n", " ")
+        raise ConfigError(
+            f"{what} {text!r} cannot be used in a unit; use one without control characters, and no backslash at the end"
+        )
+    return text.replace("%", "%%")
 
 
 def _text(sections: dict[str, list[str]]) -> str:

@@ -16,7 +16,7 @@ from lifecycle.cli.output import ConfigError
 from lifecycle.cli.up.processes import process_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from lifecycle.cli.up.processes import ExitOn, Process
@@ -64,6 +64,8 @@ _POLICIES: Final = {
     "exit_on_failure": "never",
 }
 _REFERENCE: Final = re.compile(r"\$(?:\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}|(?P<bare>[A-Za-z_]\w*))")
+#: The maximum number of values in a file, counting each alias.
+_MOST_VALUES: Final = 100_000
 #: The default condition of a dependency.
 _STARTED: Final = "process_started"
 
@@ -78,6 +80,7 @@ def read_process_compose(
     """
     try:
         value = _load(file)
+        _check_size(value)
         if not _Node(value, "", warn).flag("disable_env_expansion"):
             value = _expanded(value, variables)
         project = _Node(value, "", warn)
@@ -90,6 +93,30 @@ def read_process_compose(
     except RecursionError:
         raise ConfigError(f"{file}: is nested too deeply, or contains itself; remove this nesting") from None
     return found
+
+
+def _check_size(value: Any) -> None:
+    """Raise `ValueError` if aliases, which are cheap to read, make up too many values."""
+    if (count := _size(value, {})) > _MOST_VALUES:
+        raise ValueError(f"its aliases make up {count} values, and the limit is {_MOST_VALUES}; remove some aliases")
+
+
+def _size(value: Any, known: dict[int, int]) -> int:
+    """Return the number of values in ``value``, where an alias counts as often as it occurs."""
+    identity = id(value)
+    if identity not in known:
+        known[identity] = 1 + sum(_size(each, known) for each in _values_below(value))
+    return known[identity]
+
+
+def _values_below(value: Any) -> Iterable[Any]:
+    match value:
+        case dict():
+            return cast("dict[object, Any]", value).values()
+        case list():
+            return cast("list[object]", value)
+        case _:
+            return ()
 
 
 def _load(file: Path) -> Any:
@@ -123,6 +150,11 @@ def _loader(base: Any, wrong: Any) -> Any:
                     seen.add(key.value)
             return node
 
+        def flatten_mapping(self, node: Any) -> None:
+            if _flattened_size(node, self.flatten_mapping) > _MOST_VALUES:
+                raise wrong(None, None, "<< merges too many keys; remove some aliases", node.start_mark)
+            base.flatten_mapping(self, node)
+
         def construct_object(self, node: Any, deep: bool = False) -> Any:
             try:
                 return base.construct_object(self, node, deep)
@@ -130,6 +162,16 @@ def _loader(base: Any, wrong: Any) -> Any:
                 raise wrong(None, None, f"not a valid {node.tag.rpartition(':')[2]}", node.start_mark) from None
 
     return Loader
+
+
+def _flattened_size(node: Any, flatten: Callable[[Any], None]) -> int:
+    """Call ``flatten`` for each mapping that the ``<<`` keys of a mapping merge. Return the number of their keys."""
+    values = [value for key, value in node.value if key.tag == "tag:yaml.org,2002:merge"]
+    given = [each for value in values for each in (value.value if value.id == "sequence" else [value])]
+    merged = [each for each in given if each.id == "mapping"]
+    for each in merged:
+        flatten(each)
+    return sum(len(each.value) for each in merged)
 
 
 class _Node:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import TYPE_CHECKING, Final, cast
 
-from lifecycle._text import plural
+from lifecycle._text import plain_line, plural
 from lifecycle.cli.files import Replaced
 from lifecycle.cli.logs import console_for, json_line
 from lifecycle.cli.output import (
@@ -175,8 +175,9 @@ class Screen:
 
 def _prefixed(prefix: str, line: str) -> str:
     # Progress bars return to the start of the line, so the prefix is printed again. Colours are reset after each line.
-    shown = line.replace("\r", f"\r{prefix} ") + (_RESET if _ESCAPE in line else "")
-    return f"{prefix} {shown}\n"
+    parts = [plain_line(part) for part in line.split("\r")]
+    reset = _RESET if any(_ESCAPE in part for part in parts) else ""
+    return f"{prefix} " + f"\r{prefix} ".join(parts) + f"{reset}\n"
 
 
 class StatusPrinter:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from lifecycle._async import start_task
 from lifecycle._steering.answers import current_answer, reply
+from lifecycle._text import printable
 from lifecycle._util import error_text
 from lifecycle.cli.files import read_env
 from lifecycle.cli.output import ConfigError
@@ -226,7 +227,7 @@ class Session:
         counts = not self._settings.fs_events or change in self._settings.fs_events
         action = self._rules.action(path) if counts else "ignore"
         if self._settings.verbose:
-            self._console.info(f"{change} {self._rules.name(path)}: {action}")
+            self._console.info(f"{change} {printable(self._rules.name(path))}: {action}")
         return None if action == "ignore" else action
 
     async def begin_check(self, event: FileEvent) -> None:
@@ -260,7 +261,7 @@ class Session:
         soon = now - self._last_change < _SOON
         self._soon = {path: self._soon.get(path, 0) + 1 for path in changes} if soon else {}
         self._last_change = now
-        for name in (self._rules.name(path) for path, starts in self._soon.items() if starts == _STARTS):
+        for name in (printable(self._rules.name(path)) for path, starts in self._soon.items() if starts == _STARTS):
             self._console.warning(
                 f"{name} changed after each of the last {_STARTS} starts; if the command writes this file, add "
                 f"--ignore {shlex.quote(name)}"

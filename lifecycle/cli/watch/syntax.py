@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from lifecycle._text import printable
 from lifecycle.cli.watch.contents import fingerprint
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ async def syntax_errors(interpreter: str, paths: Iterable[Path], *, limit: float
     with suppress(TimeoutError):
         async with asyncio.timeout(limit):
             await (_find_in_python if suffixes is _PYTHON else _find_in_javascript)(interpreter, sources, found)
-    return found
+    # A name with a newline could imitate one of our messages.
+    return {path: text.replace(str(path), printable(str(path))) for path, text in found.items()}
 
 
 def _suffixes(interpreter: str) -> tuple[str, ...]:

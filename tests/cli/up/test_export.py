@@ -208,6 +208,27 @@ def test_wrong_directory_is_refused(
     assert (said.out, message in said.err) == ("", True)
 
 
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            r'user = "root\nExecStartPre=/bin/true"',
+            r"user 'root\nExecStartPre=/bin/true' cannot be used in a unit; use",
+        ),
+        (r'user = "root\\"', "cannot be used in a unit"),
+        ('env-file = "own.env"', r"the variable 'A\nB' cannot be used in a unit"),
+    ],
+)
+def test_a_value_cannot_add_a_line_to_a_unit(
+    here: Path, capsys: pytest.CaptureFixture[str], keys: str, message: str
+) -> None:
+    (here / "own.env").write_text("'A\nB'=1\n")
+    (here / "lifecycle.toml").write_text(f'[processes.web]\ncommand = "serve"\n{keys}\n')
+    assert main(["export", "systemd"]) == 3
+    assert message in capsys.readouterr().err
+    assert not [*here.glob("*.service")]
+
+
 def test_services_only_wait_for_exits_that_dependents_need(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "lifecycle.toml").write_text(
         """

@@ -167,6 +167,15 @@ def test_wrong_or_unsupported_keys_are_refused(
     [
         ("processes: [", "process-compose.yaml: cannot be read: while parsing"),
         ("a: &b [*b]", "process-compose.yaml: is nested too deeply, or contains itself"),
+        (
+            "x0: &x0 [a]\n" + "".join(f"x{n + 1}: &x{n + 1} [{', '.join([f'*x{n}'] * 9)}]\n" for n in range(9)),
+            r"its aliases make up \d{9,} values, and the limit is 100000; remove some aliases",
+        ),
+        (
+            "x0: &x0 {a: 1, b: 2}\n"
+            + "".join(f"x{n + 1}: &x{n + 1} {{<<: [{', '.join([f'*x{n}'] * 9)}]}}\n" for n in range(9)),
+            "cannot be read: << merges too many keys; remove some aliases",
+        ),
         ("[" * 3000, "process-compose.yaml: is nested too deeply, or contains itself"),
         ("processes: !!bool maybe", "process-compose.yaml: cannot be read: not a valid bool .* line 1, column 12"),
         ("processes: { web: { command: x }, web: {} }", "the key web occurs twice; remove one of them .* line 1"),

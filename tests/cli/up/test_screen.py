@@ -126,6 +126,32 @@ class TestScreen:
         screen.output("web")("10%\r20%", "stdout")
         assert capsys.readouterr().out == "web    | \x1b[31mred\x1b[0m\nweb    | 10%\rweb    | 20%\n"
 
+    @pytest.mark.parametrize(
+        ("line", "shown"),
+        [
+            ("a\tb \u2713", "a\tb \u2713"),
+            ("\x1b[38;5;2mgreen", "\x1b[38;5;2mgreen\x1b[0m"),
+            ("\x1b]0;a title\x07text", "text"),
+            ("\x1b]8;;http://a\x1b\\link\x1b]8;;\x1b\\", "link"),
+            ("\x1b[1A\x1b[2Koverwritten", "overwritten"),
+            ("\x1b[?1049h\x1b[2J\x1b[H\x1bc\x1b(0full", "full"),
+            ("\x9b2Jc1", "c1"),
+            ("\x1b\x1b[2J[2J", r"\x1b[2J"),
+            ("\x1b]52;c;aGk=", r"\x1b]52;c;aGk="),
+            ("a\x08b\x0bc\u2028d", r"a\x08b\x0bc\u2028d"),
+            ("one\r\x1b[1Atwo", "one\rweb    | two"),
+        ],
+    )
+    def test_a_process_cannot_control_the_terminal(
+        self, capsys: pytest.CaptureFixture[str], line: str, shown: str
+    ) -> None:
+        Screen(["web"], log_dir=None, on_reader_gone=pytest.fail).output("web")(line, "stdout")
+        assert capsys.readouterr().out == f"web    | {shown}\n"
+
+    def test_a_message_cannot_control_the_terminal(self, capsys: pytest.CaptureFixture[str]) -> None:
+        Screen(["web"], log_dir=None, on_reader_gone=pytest.fail).console.info("one\x1b[2J\x1bx\x85two\r\n  three\n")
+        assert capsys.readouterr().err == "system | one\\x85two\nsystem |   three\n"
+
     def test_names_have_colours_at_a_terminal_unless_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for wanted in (True, False):
             monkeypatch.setenv("TERM", "xterm")

@@ -27,6 +27,14 @@ async def test_syntax_errors_are_shown_with_file_line_and_caret(tmp_path: Path) 
     assert list(tmp_path.rglob("*.pyc")) == []
 
 
+async def test_a_name_in_an_error_stays_on_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "a\n[lifecycle] stopped.py"
+    file.write_text("def f(:\n")
+    [text] = (await syntax_errors(sys.executable, [file])).values()
+    assert r"a\n[lifecycle] stopped.py" in text
+    assert "\n[lifecycle]" not in text
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
