@@ -19,9 +19,9 @@ from lifecycle.errors import WorkerFailed
 from lifecycle.workers import _posix
 from lifecycle.workers.base import BaseWorker, check_env
 from lifecycle.workers.containment.containment import Containment, Level
-from lifecycle.workers.model import End, Status
+from lifecycle.workers.model import AT_WORK, End, Status
 from lifecycle.workers.readiness import Line, not_ready, parse_ready
-from lifecycle.workers.stdio import Command, LineSource, Pipes, RecentLines, check_argv, fault_of
+from lifecycle.workers.stdio import Command, File, LineSource, Pipes, RecentLines, check_argv, fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
@@ -54,7 +54,8 @@ class ProcessWorker(BaseWorker):
         cwd: The working directory. The default is this program's working directory.
         user: The user to run the process as, by name or number. The process belongs to all of that user's groups, and
             ``HOME``, ``SHELL``, ``USER`` and ``LOGNAME`` are set accordingly. Only root can run processes as a
-            different user. This setting cannot be combined with ``stdio``, ``contain="cgroup"`` or ``contain="pidns"``.
+            different user. This setting cannot be combined with ``contain="cgroup"``, ``contain="pidns"``, or a
+            ``stdio`` other than a `lifecycle.workers.stdio.File`.
         stop_signal: The signal that asks the process to stop. With ``contain="pidns"``, it is sent to the whole group
             immediately.
         stop_timeout: Seconds to wait after ``stop_signal`` before killing the process.
@@ -76,7 +77,8 @@ class ProcessWorker(BaseWorker):
             the worker cannot start. ``"auto"`` uses a cgroup if possible and a guard otherwise. On systems other than
             Linux, it only uses the group. `state` shows the level in use.
         detached: Whether the process and any processes that it leaves behind may outlive this program. Stopping the
-            worker still ends the whole process group.
+            worker still ends the whole process group. Set ``stdio`` too, for example to `lifecycle.workers.stdio.File`:
+            a process whose output this program reads dies at its first line after this program has ended.
         inherit: Open file descriptors for the process to inherit under the same numbers, such as a listening socket.
             They must be 3 or higher. Keep them open until the process has started.
 
@@ -113,7 +115,9 @@ class ProcessWorker(BaseWorker):
             raise ValueError(f"{name!r} has both output and stdio, but stdio handles the output; use only one of them")
         self._argv = check_argv(name, argv)
         self._cwd = None if cwd is None else os.fspath(cwd)
-        self._account = None if user is None else _account_of(name, user, contain, has_stdio=stdio is not None)
+        # A terminal and inherited streams belong to this program's user.
+        has_streams = not (stdio is None or isinstance(stdio, File))
+        self._account = None if user is None else _account_of(name, user, contain, has_stdio=has_streams)
         self._inherit = tuple(inherit)
         self._stop_signal = int(stop_signal)
         self._start_timeout = in_seconds("start_timeout", start_timeout)
@@ -129,6 +133,11 @@ class ProcessWorker(BaseWorker):
                 f"{name!r} has ready={ready!r}, which requires lines, but {stdio!r} does not read lines"
             )
         self._containment = Containment(name, Level.wanted(contain, detached=detached))
+        if detached and self.recent is not None:
+            raise ValueError(
+                f"{name!r} has detached=True, but this program reads its output, so it would die at its first line "
+                f"after this program has ended; pass stdio=File({f'{name}.log'!r}), from lifecycle.workers.stdio"
+            )
         # The process group's id until its leader is reaped, after which a different group may get the same id.
         self._group: int | None = None
         # The processes that received the stop signal before the rest of the group.
@@ -300,13 +309,14 @@ class ProcessWorker(BaseWorker):
             # Read the exit code now, because other code in this program might reap the leader while we wait for the
             # group.
             code = _posix.exit_code(pid)
-            if self.status is Status.STOPPING:
+            if self._was_asked or self.status is Status.STOPPING:
                 empty = self._containment.is_empty()
                 if not empty:
                     # The members get the rest of the grace period to exit. After that, `_terminate` kills them.
                     await self._stop_members(pid)
-            # A detached worker may leave processes behind unless it was asked to stop.
-            kill = self.status is Status.STOPPING or self._containment.level is not Level.DETACHED
+            # A detached worker may leave processes behind, unless it was asked to stop or its start has failed.
+            may_leave = self._containment.level is Level.DETACHED and self.status in AT_WORK
+            kill = self._was_asked or not may_leave
             if kill:
                 self._signal(signal.SIGKILL)
         except asyncio.CancelledError:

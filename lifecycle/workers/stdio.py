@@ -35,6 +35,7 @@ __all__ = [
     "DRAIN",
     "LIMIT",
     "Command",
+    "File",
     "Inherited",
     "LineSource",
     "Lines",
@@ -135,6 +136,8 @@ def fault_of(command: Command, error: OSError) -> str:
     if command.cwd is not None and error.filename == command.cwd:
         return f"cannot enter cwd={command.cwd!r} ({error.strerror}); create it, or use a different directory"
     program = command.argv[0]
+    if error.filename not in (None, program):
+        return f"cannot open {error.filename!r} ({error.strerror}); check the path and its permissions"
     match error:
         case FileNotFoundError():
             fault = _missing(program, Path(command.cwd or "", program))
@@ -263,6 +266,32 @@ class Inherited:
 
     def close(self) -> None:
         """Do nothing, because we don't own any descriptors."""
+
+    def tail(self) -> str:
+        """Return an empty string."""
+        return ""
+
+
+class File:
+    """A file to which the process appends its output, both stdout and stderr. There is no standard input.
+
+    The process writes to the file itself, in a new session, so it can outlive this program. This program does not read
+    the output, so there are no recent lines, and errors do not include the end of stderr. ``os.devnull`` discards it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = os.fspath(path)
+
+    def spawn(self, command: Command) -> int:
+        """Start the process in a new session."""
+        with open(self._path, "ab") as file:  # noqa: PTH123  # an error contains the path as it was given
+            return popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
+
+    async def drain(self) -> None:
+        """Do nothing, because we don't read the file."""
+
+    def close(self) -> None:
+        """Do nothing, because only the process has the file open."""
 
     def tail(self) -> str:
         """Return an empty string."""

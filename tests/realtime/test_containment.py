@@ -25,7 +25,9 @@ from lifecycle.workers.containment import containment, guard_main
 from lifecycle.workers.containment.cgroup import Cgroup, own_cgroup
 from lifecycle.workers.containment.containment import PidnsCheck
 from lifecycle.workers.containment.guard import SharedLog, guard_manager
+from lifecycle.workers.stdio import File
 from tests.conformance.containment import EXPECTED, LEVELS, VICTIMS, Family, Refused
+from tests.waiting import until_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -115,15 +117,17 @@ asyncio.run(main())
 
 @pytest.fixture
 def run(doomed: Callable[[int], int]) -> Iterator[Callable[..., tuple[subprocess.Popen[str], list[int]]]]:
-    """Return a function that starts an app that prints ``count`` PIDs. It returns the app and a pidfd per PID."""
+    """Return a function that starts an app that prints ``count`` PIDs. It returns the app and a pidfd per PID.
+
+    A command in front of the app, such as `env`, changes the circumstances in which it runs.
+    """
     with ExitStack() as stack:
 
-        def start(code: str, count: int) -> tuple[subprocess.Popen[str], list[int]]:
+        def start(code: str, count: int, *before: str) -> tuple[subprocess.Popen[str], list[int]]:
             text = APP.format(code=textwrap.dedent(code))
+            argv = [*before, sys.executable, "-c", text]
             app = stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", text], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, bufsize=1
-                )
+                subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, bufsize=1)
             )
             stack.callback(app.kill)
             assert app.stdout is not None
@@ -182,6 +186,32 @@ async def test_a_child_without_cookie_in_a_session_of_its_own_is_known_by_descen
     assert ended(child, 0)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run processes as another user")
+@pytest.mark.parametrize("way", ["stop", "kill"])
+@pytest.mark.parametrize("capabilities", ["+all", "-all,+chown,+dac_override,+fowner,+kill,+setgid,+setuid"])
+def test_a_daemon_of_another_user_ends_with_its_worker_and_its_app(run: Any, capabilities: str, way: str) -> None:
+    """The second set is that of an ordinary container, where root cannot read the environments of other users."""
+    app, (daemon,) = run(
+        """
+        DAEMON = "(setsid sh -c 'echo $$; exec sleep 1000' &); exec sleep 1000"
+        async def main():
+            async with started("a", "sh", "-c", DAEMON, user="nobody", contain="guard", output=hear):
+                await asyncio.to_thread(sys.stdin.readline)
+            say(0)
+        """,
+        1,
+        "setpriv",
+        f"--bounding-set={capabilities}",
+    )
+    if way == "stop":
+        app.stdin.write("\n")
+        assert app.stdout.readline() == "0\n"
+        assert ended(daemon, 0)
+    else:
+        app.kill()
+        assert ended(daemon)
+
+
 async def test_the_daemon_of_another_worker_keeps_running(doomed: Callable[[int], int]) -> None:
     received = Lines()
     async with python(DAEMON + "time.sleep(1000)", output=received, contain="guard"):
@@ -195,12 +225,13 @@ async def test_the_daemon_of_another_worker_keeps_running(doomed: Callable[[int]
 
 
 async def test_a_detached_worker_may_leave_a_daemon_and_obeys_stop(doomed: Callable[[int], int]) -> None:
-    received = Lines()
     code = "import os; print(len([name for name in os.environ if 'COOKIE' in name]))\n" + DAEMON + "time.sleep(1000)"
-    worker = python(code, output=received, detached=True)
-    await worker.start()
-    assert await received.number() == 0
-    daemon = doomed(await received.number())
+    here, there = os.pipe()
+    with os.fdopen(here, encoding="ascii") as lines, os.fdopen(there, "wb"):
+        worker = python(code, stdio=File(f"/proc/self/fd/{there}"), detached=True)
+        await worker.start()
+        assert await asyncio.to_thread(lines.readline) == "0\n"
+        daemon = doomed(int(await asyncio.to_thread(lines.readline)))
     assert (worker.state().contain, guard_manager.pid) == ("detached", None)
     assert (await stop_and_wait(worker)).status is Status.STOPPED
     assert not ended(daemon, 0)
@@ -586,11 +617,15 @@ def test_a_copy_of_the_app_has_workers_and_a_guard_of_its_own(run: Any) -> None:
     assert ended(its_guard)
 
 
-def test_an_app_that_is_detached_from_survives(run: Any) -> None:
+def test_a_detached_worker_outlives_its_app_and_goes_on_writing(run: Any, tmp_path: Path) -> None:
+    log = tmp_path / "log"
     app, (detached, other) = run(
-        """
+        f"""
+        from lifecycle.workers.stdio import File
         async def main():
-            async with started(detached=True) as a, started() as b:
+            loop = "while :; do echo line; echo error >&2; sleep 0.02; done"
+            a = started("a", "sh", "-c", loop, detached=True, stdio=File({str(log)!r}))
+            async with a, started() as b:
                 say(a.state().pid, b.state().pid)
                 await asyncio.Event().wait()
         """,
@@ -598,7 +633,10 @@ def test_an_app_that_is_detached_from_survives(run: Any) -> None:
     )
     app.kill()
     assert ended(other)
+    before = log.stat().st_size
+    until_blocking(lambda: log.stat().st_size > before + 100, "another line")
     assert not ended(detached, 0)
+    assert set(log.read_text().splitlines()) >= {"line", "error"}
 
 
 @pytest.mark.parametrize("level", ["auto", "guard"])
@@ -885,6 +923,23 @@ async def test_a_process_in_a_pid_namespace_receives_an_immediate_stop() -> None
     worker = ProcessWorker("app", "sleep", "1000", contain="pidns", stop_timeout=LIMIT)
     await begin(worker)
     assert (await stop_and_wait(worker)).status is Status.STOPPED
+
+
+def test_a_pid_namespace_ends_when_its_app_and_its_guard_are_killed_together(run: Any) -> None:
+    app, (guard, outside, *inside) = run(
+        """
+        import psutil
+        async def main():
+            async with started("a", "sleep", "1000", contain="pidns") as a:
+                below = [each.pid for each in psutil.Process(a.state().pid).children(recursive=True)]
+                say(guard_manager.pid, a.state().pid, *below)
+                await asyncio.Event().wait()
+        """,
+        4,
+    )
+    end(guard)
+    app.kill()
+    assert all(ended(fd) for fd in (outside, *inside))
 
 
 @pytest.mark.parametrize(

@@ -361,6 +361,31 @@ async def test_members_have_their_grace_when_the_leader_goes_first(tmp_path: Pat
     assert (await worker.wait()).status is Status.STOPPED
 
 
+async def test_members_have_their_grace_when_the_start_fails(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    server = f"import signal, time; signal.signal(15, lambda *_: (time.sleep(0.3), open({str(done)!r}, 'w'), exit()))"
+    # The leader exits at once on SIGTERM. It starts to wait only when its child can handle the signal.
+    code = f"""
+        import os, time
+        here, there = os.pipe()
+        if not os.fork():
+            {server}
+            os.write(there, b"!")
+            {FOR_EVER}
+        os.read(here, 1)
+        open("up", "w").close()
+        time.sleep(1000)
+    """
+    for limit in (0.3, 2.0, LIMIT):
+        worker = python(code, cwd=tmp_path, ready="notify", start_timeout=limit)
+        with pytest.raises(WorkerFailed, match="and was stopped"):
+            await worker.start()
+        # On a busy machine, the child may not have started in time.
+        if (tmp_path / "up").exists():
+            break
+    assert done.exists()
+
+
 async def test_a_leader_reaped_elsewhere_while_its_group_ends_keeps_its_status() -> None:
     """A container runtime may reap the leader, because it runs as PID 1 and reaps every orphan."""
     output = Output()
@@ -422,7 +447,7 @@ async def test_a_process_that_leaves_the_group_does_not_delay_the_end() -> None:
         os.read(here, 1)
         print("leader ends")
     """
-    worker = python(code, output=output, detached=True)
+    worker = python(code, output=output, contain="group")
     await worker.start()
     daemon = int(await output.line("daemon"))
     try:

@@ -19,11 +19,13 @@ import pytest
 
 from lifecycle.errors import WorkerFailed
 from lifecycle.workers import Backoff, ProcessWorker, Spec, Status, Supervisor
+from lifecycle.workers.stdio import File
 from tests.processes import members
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from lifecycle.workers import WorkerState
 
@@ -92,6 +94,23 @@ async def test_a_process_not_ready_in_time_is_stopped_with_its_group(way: str, p
     pid = worker.state().pid
     assert pid is not None
     assert members(pid) == []
+
+
+@pytest.mark.parametrize("end", ["sleep 1000", "exit 3"])
+async def test_a_detached_worker_whose_start_fails_leaves_nothing_behind(tmp_path: Path, end: str) -> None:
+    """A supervisor starts the next worker, which must not run next to processes of the first one."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    # While a process that inherits its descriptor exists, the pipe does not end.
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(reader, "rb") as pipe:
+        stdio = File(fifo)
+        worker = ProcessWorker(
+            "app", "sh", "-c", f"(sleep 1000 &); {end}", ready="notify", start_timeout=0.3, detached=True, stdio=stdio
+        )
+        with pytest.raises(WorkerFailed):
+            await worker.start()
+        assert pipe.read() == b""
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -385,6 +385,31 @@ class TestForeground:
         seen.presses("c")
         seen.ends(0)
 
+    def test_the_process_that_notices_ctrl_c_does_not_delay_a_stop(self, tmp_path: Path) -> None:
+        """It ignores the stop signal, as do all programs that do not handle it."""
+        command = "import signal; signal.signal(signal.SIGWINCH, lambda *_: exit()); open('up', 'w'); signal.pause()"
+        program = f"""if True:
+            import asyncio, os, signal, sys
+            from lifecycle.cli.watch.terminal import Foreground
+            from lifecycle.workers import ProcessWorker
+
+            async def main():
+                terminal = Foreground()
+                asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, terminal.child_changed)
+                how = dict(stdio=terminal, stop_signal=signal.SIGWINCH, stop_timeout=1000, contain="group")
+                async with ProcessWorker("app", sys.executable, "-c", {command!r}, **how) as worker:
+                    while not os.path.exists("up"):
+                        await asyncio.sleep(0.01)
+                print("is", worker.status)
+
+            asyncio.run(main())
+        """
+        tty = pexpect.spawn(sys.executable, ["-c", program], cwd=str(tmp_path), timeout=LIMIT, encoding="utf-8")
+        try:
+            tty.expect("is stopped")
+        finally:
+            tty.close(force=True)
+
     def test_failure_rings_the_bell_and_notifies_and_success_only_notifies(self, terminal: Any, here: Path) -> None:
         write(here / "app.py", "raise SystemExit(3)\n")
         seen = terminal("--bell", "--notify", "--color", "never")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle.workers import ProcessWorker, Spec
+from lifecycle.workers import ProcessWorker, Spec, WorkerFailed
 from lifecycle.workers.readiness import parse_ready
-from lifecycle.workers.stdio import Command, Inherited, fault_of
+from lifecycle.workers.stdio import Command, File, Inherited, fault_of
 from lifecycle.workers.terminals import Terminal
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ async def listen(line: str, stream: str) -> None:
         (("a",), {"env": {"A": 1}}, TypeError, "environment variables must be strings.*got 'A': 1"),
         (("a",), {"output": 3}, TypeError, "output must be a plain function"),
         (("a",), {"output": listen}, TypeError, "output must be a plain function"),
+        (("a",), {"detached": True}, ValueError, r"would die at its first line .* pass stdio=File\('app.log'\)"),
+        (("a",), {"detached": True, "output": "inherit"}, ValueError, "this program reads its output"),
+        (("a",), {"detached": True, "stdio": Terminal(print)}, ValueError, "this program reads its output"),
         (("a",), {"output": print, "stdio": Terminal(print)}, ValueError, "both output and stdio"),
         (
             ("a",),
@@ -78,6 +81,7 @@ def test_settings_that_cannot_work_are_refused(
 def test_another_user_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 65534)
     ProcessWorker("app", "a", user=65534)
+    ProcessWorker("app", "a", user=65534, stdio=File("app.log"), detached=True)
     with pytest.raises(ValueError, match="user='root' of 'app' requires root, but this program runs as user 65534"):
         ProcessWorker("app", "a", user="root")
 
@@ -135,3 +139,11 @@ def test_an_unsearchable_directory_on_path_does_not_hide_that_a_program_is_missi
     env = {"PATH": str(tmp_path)}
     assert "was not found on PATH" in fault_of(Command(["missing"], env), refused)
     assert "is not executable" in fault_of(Command(["plain"], env), refused)
+
+
+async def test_a_file_for_the_output_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "app.log"
+    with pytest.raises(
+        WorkerFailed, match=f"'app' cannot start: cannot open '{path}' .No such file or directory.; che"
+    ):
+        await ProcessWorker("app", "true", stdio=File(path)).start()

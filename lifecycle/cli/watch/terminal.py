@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from lifecycle._async import start_task
 from lifecycle.cli.output import write
 from lifecycle.runtime import current
+from lifecycle.workers._posix import exit_code
 from lifecycle.workers.stdio import Inherited
 from lifecycle.workers.terminals import Terminal
 
@@ -92,7 +93,12 @@ class Foreground(Inherited):
     def child_changed(self) -> None:
         """Handle SIGCHLD: if the terminal stopped the command (Ctrl+Z), stop our process too."""
         self._check_sentinel()
-        if self._group is not None and (signum := _stopped_by(self._group)) is not None:
+        if self._group is None:
+            return
+        if exit_code(self._group) is not None:
+            # The worker waits for the rest of the group, so the sentinel must not be left. It ignores some signals.
+            self._kill_sentinel()
+        elif (signum := _stopped_by(self._group)) is not None:
             self._stop_with_command(signum)
 
     def resume(self) -> None:
@@ -106,7 +112,7 @@ class Foreground(Inherited):
 
     def _check_sentinel(self) -> None:
         """Record a Ctrl+C, and replace the sentinel that it killed."""
-        if self._sentinel is None or (status := _exit_code(self._sentinel)) is None:
+        if self._sentinel is None or (status := _reap(self._sentinel)) is None:
             return
         self._sentinel = None
         if status == -signal.SIGINT and self._group is not None:
@@ -116,8 +122,10 @@ class Foreground(Inherited):
     def _kill_sentinel(self) -> None:
         if self._sentinel is not None:
             os.kill(self._sentinel, signal.SIGKILL)
-            os.waitpid(self._sentinel, 0)
+            _, status = os.waitpid(self._sentinel, 0)
             self._sentinel = None
+            if os.waitstatus_to_exitcode(status) == -signal.SIGINT:
+                self._interrupted = time.monotonic()
 
     def _give(self, group: int) -> None:
         """If we are in the foreground, put ``group`` there instead. It then receives Ctrl+C and can read input."""
@@ -329,7 +337,7 @@ def _spawn_sentinel(group: int) -> int | None:
     return None
 
 
-def _exit_code(pid: int) -> int | None:
+def _reap(pid: int) -> int | None:
     """Reap the child ``pid`` and return its exit code, or None if it is still running."""
     reaped, status = os.waitpid(pid, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if reaped else None

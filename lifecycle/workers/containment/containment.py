@@ -273,7 +273,10 @@ class Containment:
         check_program(command)
         self._arrival = _Arrival()
         self.level = Level.PIDNS
-        return replace(command, argv=[*_OUTSIDE, *flags, *_SHELL, *_LAST, self._arrival.path, *command.argv])
+        return replace(
+            command,
+            argv=[*_WITH_US, str(os.getpid()), *_OUTSIDE, *flags, *_SHELL, *_LAST, self._arrival.path, *command.argv],
+        )
 
     def _refusal(self, reason: str) -> WorkerFailed:
         return WorkerFailed(
@@ -335,6 +338,9 @@ _AS_USER: Final = ("--user", "--map-current-user", *_PLAIN)
 #: All signals other than those that `unshare` handles (INT and TERM) or needs (CHLD).
 _IGNORED: Final = "HUP,QUIT,USR1,USR2,PIPE,ALRM,STKFLT,XCPU,XFSZ,VTALRM,PROF,IO,PWR"
 _OUTSIDE: Final = ("env", f"--ignore-signal={_IGNORED}", "unshare")
+#: Makes the kernel kill `unshare`, and with it the namespace, when our thread ends, even if the guard is dead too. If
+#: our process has ended before, the kernel does nothing, so the shell compares its parent.
+_WITH_US: Final = ("setpriv", "--pdeathsig", "KILL", "sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"')
 #: Without the `exit`, the shell would replace itself with the command.
 _SHELL: Final = ("sh", "-c", '"$@"; exit $?', "sh")
 #: The last steps before the command runs: restore the default signal handlers, and report that it has arrived.
@@ -377,11 +383,11 @@ class PidnsCheck:
 
 
 def _why_refused(flags: tuple[str, ...]) -> str:
-    """Try `unshare` with ``flags``, and return the error, or an empty string if it works.
+    """Try `unshare` with ``flags``, started through `setpriv`, and return the error, or an empty string if it works.
 
     Raises OSError if the outcome is unknown.
     """
-    command = ("unshare", *flags, "true")
+    command = ("setpriv", "--pdeathsig", "KILL", "unshare", *flags, "true")
     try:
         done = subprocess.run(  # noqa: S603  # our own arguments
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_CHECK, check=False

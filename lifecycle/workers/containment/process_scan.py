@@ -47,6 +47,9 @@ _LAST_WAIT = 1.0
 _OF_KERNEL = 0x200000
 #: PF_FORKNOEXEC, from the same file: the process has been forked and has not executed a program yet.
 _NO_EXEC = 0x40
+#: PR_GET_DUMPABLE and PR_SET_DUMPABLE, from the kernel's prctl.h.
+_GET_DUMPABLE = 3
+_SET_DUMPABLE = 4
 #: Bytes per read, which is more than most environments contain. For files in /proc, a shorter result means end of file.
 _PART = 1 << 16
 
@@ -130,9 +133,9 @@ def descendants_of(root: int) -> list[Process]:
 
 
 class CookieScan:
-    """Finds processes that run as our user and have a cookie that ``is_ours`` accepts. Call it once per scan.
+    """Finds processes that have a cookie that ``is_ours`` accepts. Call it once per scan.
 
-    Only complete cookies in complete environment entries are compared.
+    Only root finds the processes of other users. Only complete cookies in complete environment entries are compared.
     """
 
     def __init__(self, is_ours: Callable[[bytes], bool]) -> None:
@@ -150,7 +153,7 @@ class CookieScan:
                 yield known
 
     def _holds(self, pid: int) -> bool:
-        environ = _read(f"/proc/{pid}/environ")
+        environ = _environ(pid)
         if environ is None:
             return False
         held = any(self._is_ours(cookie) for cookie in _cookies(environ))
@@ -162,14 +165,14 @@ class CookieScan:
     def _confirmed(self, pid: int) -> Identity | None:
         """Read the process again. Read the start time first, so that it and the cookie belong to the same process."""
         process = read_process(pid)
-        if process is None or process.is_dead or not _is_our_users(pid) or not self._holds(pid):
+        if process is None or process.is_dead or not _may_be_killed(pid) or not self._holds(pid):
             return None
         return process.identity
 
 
 def has_cookie(pid: int, cookie: bytes) -> bool:
     """Return whether the environment of ``pid`` contains ``cookie``. Return False if we cannot read it."""
-    return cookie in _cookies(_read(f"/proc/{pid}/environ") or b"")
+    return cookie in _cookies(_environ(pid) or b"")
 
 
 def kill_found(
@@ -294,11 +297,45 @@ def _kernel_threads() -> list[int]:
     return (_children(2) or []) if first is not None and first.flags & _OF_KERNEL else []
 
 
-def _is_our_users(pid: int) -> bool:
+def _may_be_killed(pid: int) -> bool:
+    """Return whether the process runs as our user. Root may kill the processes of all users."""
+    owner = _owner(pid)
+    return owner is not None and os.geteuid() in (0, owner[0])
+
+
+def _owner(pid: int) -> tuple[int, int] | None:
+    """Return the user and group of ``pid``, or None if it is gone."""
     try:
-        return os.stat(f"/proc/{pid}").st_uid == os.geteuid()  # noqa: PTH116  # pathlib costs the guard a megabyte
+        found = os.stat(f"/proc/{pid}")  # noqa: PTH116  # pathlib costs the guard a megabyte
     except OSError:
-        return False
+        return None
+    return found.st_uid, found.st_gid
+
+
+def _environ(pid: int) -> bytes | None:
+    """Return the environment of ``pid``, or None if it is gone or unreadable."""
+    environ = _read(f"/proc/{pid}/environ")
+    if environ is None and os.geteuid() == 0 and (owner := _owner(pid)) is not None and owner[0]:
+        # In most containers, root lacks the capability to read the environments of other users' processes.
+        return _read_as(*owner, f"/proc/{pid}/environ")
+    return environ
+
+
+def _read_as(user: int, group: int, path: str) -> bytes | None:
+    """Read a file in /proc with the file access of another user. Only the current thread changes its user."""
+    import ctypes  # imported only when needed, because it costs the guard a megabyte
+
+    libc = ctypes.CDLL(None)
+    dumpable = libc.prctl(_GET_DUMPABLE)
+    libc.setfsgid(group)
+    libc.setfsuid(user)
+    try:
+        return _read(path)
+    finally:
+        libc.setfsuid(os.geteuid())
+        libc.setfsgid(os.getegid())
+        # A change of the user disables core dumps of the whole process.
+        libc.prctl(_SET_DUMPABLE, dumpable)
 
 
 def _children(pid: int) -> list[int] | None:
