@@ -256,7 +256,8 @@ class JobQueue:
         Raises:
             ValueError: if the priority is unknown, if ``after`` is negative or not finite, or if there is a key, but
                 the queue has no ``key_concurrency``.
-            FlowError: if a value cannot be stored, or if the id belongs to a job for a different flow.
+            FlowError: if a value cannot be stored, or if the id belongs to a job for a different flow or in a different
+                queue.
         """
         if not isinstance(flow, str):
             raise TypeError(f"flow must be the name of a flow, as in the mapping passed to `work`, got {flow!r}")
@@ -278,6 +279,10 @@ class JobQueue:
         kept = await self.store.add(row)
         if kept.flow != flow:
             raise FlowError(f"the id {id!r} belongs to a job for flow {kept.flow!r}, not {flow!r}; use a different id")
+        if kept.queue != self.name:
+            raise FlowError(
+                f"the id {id!r} belongs to a job in queue {kept.queue!r}, not {self.name!r}; use a different id"
+            )
         self.flows.presence.notify(jobs_of(flow))
         return Job(self, kept)
 
@@ -329,12 +334,14 @@ class JobQueue:
             silence()
 
     async def purge(self, older_than: Duration) -> int:
-        """Delete complete jobs and their flows, and return the number of deleted jobs.
+        """Delete this queue's complete jobs and their flows, and return the number of deleted jobs.
 
         Args:
             older_than: Only delete jobs that were completed at least this many seconds ago.
         """
-        return await self.store.purge(before=self.now() - in_seconds("older_than", older_than, least=0))
+        return await self.store.purge(
+            before=self.now() - in_seconds("older_than", older_than, least=0), queue=self.name
+        )
 
     # -- claiming jobs ------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -490,6 +491,44 @@ async def test_purge_deletes_old_complete_jobs_with_their_flows(queue: JobQueue,
     assert ids(await queue.jobs(*JobState)) == ["new", "open"]
     assert [row.id for row in await queue.flows.store.flows()] == ["new", "open"]
     assert await queue.purge(250) == 0
+
+
+async def test_purge_deletes_only_the_jobs_of_its_queue(flows: Flows, clock: Clock) -> None:
+    for name in ("", "mails"):
+        queue = JobQueue(flows, name=name)
+        await queue.complete(await queue.claim(await queue.enqueue("vm", id=f"job{name}")))
+    await clock.advance(1)
+    assert await JobQueue(flows, name="mails").purge(0) == 1
+    assert ids(await JobQueue(flows).jobs("COMPLETE")) == ["job"]
+
+
+async def test_purge_keeps_a_flow_of_another_name(flows: Flows, clock: Clock) -> None:
+    queue = JobQueue(flows)
+    await flows.store.create(FlowRow("a", "build", "RUNNING", epoch=1))
+    await queue.discard(await queue.claim(await queue.enqueue("vm", id="a")))
+    await clock.advance(1)
+    assert await queue.purge(0) == 1
+    assert (await flows.store.load("a")).flow.name == "build"
+
+
+async def test_purge_of_many_jobs_lets_other_writers_in(tmp_path: Path, clock: Clock) -> None:
+    async with Flows(tmp_path / "flows.db") as flows:
+        queue = JobQueue(flows)
+        old = [JobRow(str(n), "vm", 2, "{}", 0.0, 1, state="COMPLETE", ended=1.0) for n in range(1200)]
+        await asyncio.gather(*map(queue.store.add, old))
+        await clock.advance(2)
+        purging = asyncio.create_task(queue.purge(0))
+        await asyncio.sleep(0)
+        await queue.enqueue("vm", id="new")
+        assert not purging.done()
+        assert await purging == 1200
+        assert ids(await queue.jobs(*JobState)) == ["new"]
+
+
+async def test_the_id_of_a_job_in_another_queue_is_refused(flows: Flows) -> None:
+    await JobQueue(flows).enqueue("vm", id="a")
+    with pytest.raises(FlowError, match="the id 'a' belongs to a job in queue '', not 'mails'; use a different id"):
+        await JobQueue(flows, name="mails").enqueue("vm", id="a")
 
 
 async def test_invalid_arguments_are_refused_at_once(flows: Flows) -> None:

@@ -47,8 +47,11 @@ def another(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path / "flows.db", isolation_level=None, timeout=60)
 
 
-async def test_a_locked_file_is_reported_and_works_again(queue: JobQueue, tmp_path: Path) -> None:
+async def test_a_locked_file_is_reported_and_works_again(queue: JobQueue, tmp_path: Path, clock: Clock) -> None:
     await pragma(queue, "busy_timeout = 10")
+    before = JobQueue(queue.flows)
+    await before.complete(await before.claim(await before.enqueue("grow")))
+    await clock.advance(1)
     with closing(another(tmp_path)) as other:
         other.execute("BEGIN IMMEDIATE")
         for call in (queue.enqueue("grow"), queue.jobs(), queue.claim(), queue.purge(0.0)):

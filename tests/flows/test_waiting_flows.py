@@ -9,6 +9,7 @@ import pytest
 
 from lifecycle.flows import Batch, Claim, FlowError, FlowRow, FlowState, JobRow, Priority, SignalRow, StepRow, Store
 from lifecycle.flows.records import CANCEL, PRIORITIES
+from lifecycle.flows.stores.base import UNRELEASED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -238,7 +239,7 @@ async def test_a_signal_to_a_job_that_has_not_started_is_stored(store: Store) ->
 
 async def test_a_cancelled_flow_counts_as_ended_when_its_claim_expires(store: Store) -> None:
     jobs = store.jobs(store.presence())
-    await jobs.add(JobRow("one", "w", NORMAL, "{}", 0.0, 1))
+    await jobs.add(JobRow("one", "w", NORMAL, "{}", 0.0, 1, error=f"you {UNRELEASED}"))
     await jobs.begin(["w"], Claim("me", store.presence().token, 10.0, 100.0), 1)
     await write(store, "one", "CANCELLED")
     job = await jobs.get("one", now=200.0)

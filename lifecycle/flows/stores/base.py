@@ -307,8 +307,11 @@ class JobStore(Protocol):
         """Return the ids in ``ids`` that belong to jobs that are not complete."""
         ...
 
-    async def purge(self, *, before: float) -> int:
-        """Delete jobs that were completed before ``before``, and their flows. Return the number of deleted jobs."""
+    async def purge(self, *, before: float, queue: str) -> int:
+        """Delete the jobs in ``queue`` that were completed before ``before``, and their flows. Return their number.
+
+        This method uses a transaction for each few hundred jobs, so that other writers do not wait long.
+        """
         ...
 
     async def counts(self, queue: str | None = None) -> dict[str, int]:

@@ -447,11 +447,14 @@ class MemoryJobs(JobStore):
     async def unfinished(self, ids: Collection[str]) -> set[str]:
         return set(filter(self.has, ids))
 
-    async def purge(self, *, before: float) -> int:
-        old = [row.id for row in self._rows.values() if row.state == JobState.COMPLETE and row.ended < before]
-        for each in old:
-            self._remove(each)
-            await self._flows.delete(each)
+    async def purge(self, *, before: float, queue: str) -> int:
+        complete = [row for row in self._rows.values() if row.state == JobState.COMPLETE and row.queue == queue]
+        old = [row for row in complete if row.ended < before]
+        for row in old:
+            self._remove(row.id)
+            flow = await self._flows.get(row.id)
+            if flow is None or flow.name == row.flow:
+                await self._flows.delete(row.id)
         return len(old)
 
     async def counts(self, queue: str | None = None) -> dict[str, int]:

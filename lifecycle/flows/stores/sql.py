@@ -826,16 +826,18 @@ SELECT (SELECT min(due) FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due > 
     (SELECT min(until) FROM lifecycle_jobs WHERE state = 'CLAIMED')
 """
 _UNFINISHED = "SELECT id FROM lifecycle_jobs WHERE id {among[ids]} AND state != 'COMPLETE'"
-# First, we mark the jobs to delete, so that all of these statements select the same jobs.
-_OLD = "SELECT id FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended = -1"
-_PURGE = (
-    "UPDATE lifecycle_jobs SET ended = -1 WHERE state = 'COMPLETE' AND ended < :before",
-    f"DELETE FROM lifecycle_flow_steps WHERE flow IN ({_OLD})",  # noqa: S608  # our own columns
-    f"DELETE FROM lifecycle_flow_changes WHERE flow IN ({_OLD})",  # noqa: S608  # our own columns
-    f"DELETE FROM lifecycle_signals WHERE flow IN ({_OLD})",  # noqa: S608  # our own columns
-    f"DELETE FROM lifecycle_flows WHERE id IN ({_OLD})",  # noqa: S608  # our own columns
-    "SELECT count(*) FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended = -1",
-    "DELETE FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended = -1",
+_OLD_JOBS = f"""
+SELECT id, ended FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended < :before AND ended >= :since AND queue = :queue
+ORDER BY ended LIMIT {_PURGED}
+"""  # noqa: S608  # our own text
+_OLD = "state = 'COMPLETE' AND ended < :before"
+# As elsewhere, the jobs are locked before their flows. Flows with a different name are kept.
+_PURGE_JOBS = (
+    f"SELECT 1 FROM lifecycle_jobs WHERE id {{among[ids]}} AND {_OLD} ORDER BY number{{update}}",  # noqa: S608  # our own text
+    f"""DELETE FROM lifecycle_flows WHERE id {{among[ids]}} AND EXISTS (SELECT 1 FROM lifecycle_jobs j
+        WHERE j.id = lifecycle_flows.id AND j.flow = lifecycle_flows.name AND {_OLD.replace("state", "j.state")})""",  # noqa: S608  # our own text
+    f"DELETE FROM lifecycle_jobs WHERE id {{among[ids]}} AND {_OLD}",  # noqa: S608  # our own text
+    *_PURGE_FLOWS[1:],
 )
 # Each of these counts uses an index.
 _COUNTS = """
@@ -990,13 +992,18 @@ class SQLJobs(JobStore):
         (rows,) = await self._database.read(self._sql.ask(_UNFINISHED, {"ids": self._sql.listed(ids)}))
         return {id for (id,) in rows}  # noqa: A001  # the natural name
 
-    async def purge(self, *, before: float) -> int:
-        works = [
-            self._sql.ask(each) if each.startswith("SELECT") else self._sql.do(each, {"before": before})
-            for each in _PURGE
-        ]
-        (((count,),),) = await self._database.run(*works)
-        return int(count)
+    async def purge(self, *, before: float, queue: str) -> int:
+        count, since = 0, -math.inf
+        while True:
+            values = {"before": before, "queue": queue, "since": since}
+            (rows,) = await self._database.read(self._sql.ask(_OLD_JOBS, values))
+            if not rows:
+                return count
+            # The jobs of other queues that ended earlier are not read again.
+            since = rows[-1][1]
+            values["ids"] = self._sql.listed(id for id, _ in rows)  # noqa: A001  # the natural name
+            await self._database.run(*[self._sql.do(each, values) for each in _PURGE_JOBS])
+            count += len(rows)
 
     async def counts(self, queue: str | None = None) -> dict[str, int]:
         (rows,) = await self._database.read(self._sql.ask(_of_queue(_COUNTS, queue), {"queue": queue}))
