@@ -49,6 +49,19 @@ async def parked(run: Run[Any]) -> None:
     await until(lambda: run.parked)
 
 
+async def test_the_engine_states_of_a_workflow_end_in_waiting_or_in_its_outcome(flows: Flows) -> None:
+    @workflow
+    async def order() -> None:
+        await wait_for("paid")
+
+    run = flows.start(order, id="one")
+    assert [str(state) async for state in run.states()] == ["RESUMING", "SCHEDULING", "WAITING"]
+    await flows.cancel("one")
+    with pytest.raises(FlowCancelled):
+        await run
+    assert run.engine_state == "CANCELLED"
+
+
 # -- timers ------------------------------------------------------------------------------------------------------------
 
 

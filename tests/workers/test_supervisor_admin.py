@@ -423,10 +423,15 @@ async def test_a_thousand_children_come_and_go_while_others_crash(clock: Clock, 
 
 async def test_watch_yields_each_change_until_the_end(clock: Clock, fakes: Fakes) -> None:
     supervisor = Supervisor("s", fakes.spec("a", backoff=STEADY))
-    watch = supervisor.watch()
-    async with supervisor:
-        fakes.crash("a")
-        await clock.advance(1)
+    watch, announced, scheduled = supervisor.watch(), list[str](), list[str]()
+    by_machines = hooks.state_changed.connected_to(lambda _, transition, **__: announced.append(transition.new))
+    by_schedule = hooks.restart_scheduled.connected_to(lambda _, child, **__: scheduled.append(child))
+    with by_machines, by_schedule:
+        async with supervisor:
+            fakes.crash("a")
+            await clock.advance(1)
+    # There is no worker while the child waits for its restart.
+    assert ("failed" in announced, "pending" in announced, scheduled) == (True, False, ["a"])
     changes = [(event.topic, str(event.old), str(event.new), event.state.status) async for event in watch]
     assert changes == [
         ("status/s", "created", "starting", "starting"),

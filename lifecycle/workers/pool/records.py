@@ -104,15 +104,12 @@ class Phase(StrEnum):
         return self is not Phase.TERMINATING and self is not Phase.TERMINATED
 
 
-#: Why a worker's phase changed. These names are part of the documented API. "cancel_unconfirmed" and "client_lost" are
-#: currently unused.
+#: Why a worker's phase changed. These names are part of the documented API.
 Reason: TypeAlias = Literal[
-    "cancel_unconfirmed",
     "cancelled",
     "checkin",
     "checkin_error",
     "checkout",
-    "client_lost",
     "error",
     "exited",
     "health_check_failed",
@@ -135,7 +132,7 @@ Reason: TypeAlias = Literal[
 _END_REASONS: Final[Mapping[Phase, frozenset[Reason]]] = {
     Phase.INITIALIZING: frozenset({"shutdown", "cancelled"}),
     Phase.READY: frozenset({"shutdown", "recycle", "idle_timeout", "health_limit", "replaced"}),
-    Phase.BUSY: frozenset({"timeout", "cancelled", "error", "recycle", "shutdown", "health_limit", "client_lost"}),
+    Phase.BUSY: frozenset({"timeout", "cancelled", "error", "recycle", "shutdown", "health_limit"}),
     Phase.DEGRADED: frozenset({"health_limit", "shutdown", "recycle"}),
 }
 # The reasons to use instead of those that are not possible in a phase.

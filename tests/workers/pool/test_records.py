@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import itertools
 import json
 import logging
 import os
+import re
 import signal
 from pathlib import Path
 from typing import get_args
@@ -18,7 +20,8 @@ from lifecycle.workers.pool import Heartbeat, Phase, PhaseChange, Pool
 from lifecycle.workers.pool.records import Reason, end_reason, phase_of
 from tests.conformance import pool
 
-FILE = Path(__file__).parents[2] / "data" / "pool_transitions.json"
+ROOT = Path(__file__).parents[3]
+FILE = ROOT / "tests" / "data" / "pool_transitions.json"
 DATA = json.loads(FILE.read_text())
 
 
@@ -34,9 +37,31 @@ def test_every_phase_can_be_reached() -> None:
     assert {point.phase for point in pool.reachable()} == set(Phase)
 
 
+#: Reasons of the recorded table that no worker reports: an unconfirmed cancellation kills the worker, with the reason
+#: for the cancellation, and `Lease.discard` reports ``error``.
+NEVER = {"cancel_unconfirmed", "client_lost"}
+
+
 def test_the_reasons_are_those_of_the_table() -> None:
-    assert list(get_args(Reason)) == DATA["reasons"]["recommended"]
-    assert set(get_args(Reason)) >= set().union(*pool.REASONS.values())
+    assert set(get_args(Reason)) == set(DATA["reasons"]["recommended"]) - NEVER
+    assert set().union(*pool.REASONS.values()) <= set(get_args(Reason)) | NEVER
+
+
+def test_the_pool_uses_every_reason() -> None:
+    folder = ROOT / "lifecycle" / "workers" / "pool"
+    modules = [ast.parse(path.read_text()) for path in folder.glob("*.py") if path.name != "records.py"]
+    texts = {node.value for each in modules for node in ast.walk(each) if isinstance(node, ast.Constant)}
+    assert set(get_args(Reason)) - texts == set()
+
+
+def test_the_page_shows_the_reasons_of_each_change() -> None:
+    page = (ROOT / "docs" / "reference" / "pool.md").read_text()
+    shown = {
+        (Phase(source), Phase(target)): set(re.findall("`([a-z_]+)`", reasons))
+        for source, row in re.findall(r"^\| ([a-z]+) \| (\*\*.*) \|$", page, re.MULTILINE)
+        for target, reasons in re.findall(r"\*\*([a-z]+)\*\*: ([^;]+)", row)
+    }
+    assert shown == {change: reasons - NEVER for change, reasons in pool.REASONS.items()}
 
 
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase.alive])
