@@ -259,34 +259,43 @@ class Flows:
 
         Raises:
             InvalidState: if the workflow has ended.
-            FlowError: if there is no workflow with this id, or if the data cannot be stored.
+            FlowError: if there is no workflow with this id, if the id belongs to a flow of tasks, or if the data cannot
+                be stored.
             ValueError: if the name is empty or reserved.
         """
         self._check_open()
         if not name or name.startswith(RESERVED):
             raise ValueError(f"a signal's name must not be empty or begin with {RESERVED!r}, got {name!r}")
-        await self._signal(SignalRow(id_for(id), storable(name), self.codec.encode(data), key or "", time.time()))
+        signal = SignalRow(id_for(id), storable(name), self.codec.encode(data), key or "", time.time())
+        await self._check_workflow(id, "it receives no signals; only workflows call wait_for")
+        await self._signal(signal)
 
     async def cancel(self, id: str) -> None:  # noqa: A002  # the natural name
         """Cancel a workflow, in this process or another one. It runs its undo functions, and ends as CANCELLED.
 
-        When this returns, the request is stored. To wait for the end, await the run. If the workflow was already
-        cancelled, this has no effect.
+        When this returns, the request is stored, and the workflow cannot end as SUCCESS anymore. It may still end as
+        REVERTED or FAILURE, if it fails before it receives the request. To wait for the end, await the run. If the
+        workflow was already cancelled, this has no effect.
 
         Raises:
             InvalidState: if the workflow has ended.
             FlowError: if there is no workflow with this id, or if the id belongs to a flow of tasks.
         """
         self._check_open()
-        row = await self.store.get(id)
-        if row is not None and row.state == FlowState.CANCELLED:
-            return
-        if row is not None and row.kind != WORKFLOW and (row.seq or not await self._loader.has_job(id)):
-            raise FlowError(f"{id!r} is not a workflow, so it cannot be cancelled; suspend it instead")
+        await self._check_workflow(id, "it cannot be cancelled; suspend it instead")
         await self._signal(SignalRow(id, CANCEL, "null", at=time.time()))
+
+    async def _check_workflow(self, id: str, problem: str) -> None:  # noqa: A002  # the natural name
+        """Raise an error if the flow ``id`` is known to be a flow of tasks."""
+        row = await self.store.get(id)
+        # The kind of a job's flow is stored when the job starts.
+        if row is not None and row.kind != WORKFLOW and (row.seq or not await self._loader.has_job(id)):
+            raise FlowError(f"{id!r} is not a workflow, so {problem}")
 
     async def _signal(self, row: SignalRow) -> None:
         state = await self._registry.signal(row)
+        if row.name == CANCEL and state is FlowState.CANCELLED:
+            return
         if state in ENDS:
             raise InvalidState(f"flow {row.flow!r} has ended as {state}, so it receives no more signals")
 

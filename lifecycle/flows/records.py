@@ -412,6 +412,11 @@ class Batch(NamedTuple):
     #: The flow's `FlowRow.parent`. If the flow ends and its parent is WAITING, the parent is due at once.
     parent: str = ""
 
+    @property
+    def is_success(self) -> bool:
+        """True if the batch ends a workflow as SUCCESS, which a stored cancellation prevents."""
+        return self.kind == "workflow" and self.state == "SUCCESS"
+
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
 

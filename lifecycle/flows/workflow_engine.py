@@ -269,11 +269,14 @@ class WorkflowEngine:
         self._enter(EngineState.RESUMING)
         await self._begin_reading()
         try:
-            await self._serve(self._begin())
-            await self._halt()
-            return await self._end()
+            main: asyncio.Task[Any] | None = self._begin()
+            while main is not None:
+                await self._serve(main)
+                await self._halt()
+                main = await self._end()
         finally:
             await self._halt()
+        return self._records.state
 
     def _begin(self) -> asyncio.Task[Any]:
         loop = asyncio.get_running_loop()
@@ -376,20 +379,32 @@ class WorkflowEngine:
                 _log.warning("flow %s: %s", self.id, error)
                 self._undo_failed = True
 
-    async def _end(self) -> FlowState:
-        """Store the state in which the engine stops, and return it."""
+    async def _undo_cancelled(self) -> None:
+        """Undo what the function has done, because a cancellation was stored before its success."""
+        current_flow.set(self.id)
+        if self._stop is None:
+            await self._undo_all()
+
+    async def _end(self) -> asyncio.Task[Any] | None:
+        """Store the state in which the engine stops. If a cancellation prevents that, return a task that undoes."""
         if isinstance(self._stop, BaseException):
             raise self._stop
         if self._stop is not None:
-            return await self._rest_in(self._stop)
+            await self._rest_in(self._stop)
+            return None
         records, failure = self._records, self._failure()
         if failure is not None and records.failure is None:
             records.fail(failure)
         records.move(self._end_state(failure))
-        await self._commit(error="" if failure is None else str(failure))
+        try:
+            await self._commit(error="" if failure is None else str(failure))
+        except FlowCancelled:
+            await self._read()
+            self._active = 1
+            return self._start(Branch(self), self._undo_cancelled())
         self._enter(EngineState.GAME_OVER)
         self._enter(EngineState(records.state.value))
-        return records.state
+        return None
 
     def _failure(self) -> Failure | None:
         """Return why the workflow has failed. A reason that was recorded before wins over the function's error."""
@@ -408,8 +423,8 @@ class WorkflowEngine:
             return FlowState.CANCELLED
         return FlowState.REVERTED if self._undos else FlowState.FAILURE
 
-    async def _rest_in(self, state: FlowState) -> FlowState:
-        """Store that the workflow waits or is suspended, and return the state."""
+    async def _rest_in(self, state: FlowState) -> None:
+        """Store that the workflow waits or is suspended."""
         self._records.move(state)
         if state is FlowState.WAITING:
             self._enter(EngineState.WAITING)
@@ -422,7 +437,6 @@ class WorkflowEngine:
             self._enter(EngineState.GAME_OVER)
             await self._commit()
             self._enter(EngineState.SUSPENDED)
-        return state
 
     def _enter(self, state: EngineState) -> None:
         self.machine.to(state)
@@ -439,7 +453,11 @@ class WorkflowEngine:
     async def _commit(self, **ends: Any) -> None:
         """Write everything that the branches have recorded in one transaction, then announce it."""
         batch = self._records.drain(**ends)
-        await self._store.commit(batch)
+        try:
+            await self._store.commit(batch)
+        except FlowCancelled:
+            self._records.restore(batch)
+            raise
         self._records.written = batch.seq
         self._stored.notify_all()
         for change in batch.changes:
@@ -826,7 +844,14 @@ class WorkflowEngine:
         if self._suspending:
             self._stop_with(FlowState.SUSPENDED)
         elif due is None or due > self._clock() + GRACE:
-            self._parking = asyncio.get_running_loop().call_later(GRACE, self._stop_with, FlowState.WAITING)
+            self._parking = asyncio.get_running_loop().call_later(GRACE, self._park)
+
+    def _park(self) -> None:
+        """Stop, and let the store continue the workflow, unless a cancellation has to interrupt branches first."""
+        if self._cancelling or any(wait.future.done() for wait in self._waits):
+            self._parking = asyncio.get_running_loop().call_later(GRACE, self._park)
+        else:
+            self._stop_with(FlowState.WAITING)
 
     def _nearest(self) -> float | None:
         return min((wait.due for wait in self._waits if wait.due), default=None)
@@ -845,7 +870,11 @@ class WorkflowEngine:
     async def _read(self) -> None:
         """Read new signals, and look whether children have ended."""
         self._unread = False
-        self._deliver_all(await self._store.signals(self.id, after=self._last_signal))
+        rows = await self._store.signals(self.id, after=self._last_signal)
+        if self._stop is not None:
+            # The stored signals continue the workflow.
+            return
+        self._deliver_all(rows)
         for wait in [each for each in self._waits if each.child]:
             child = await self._store.get(wait.child)
             if child is not None and child.state in ENDS:

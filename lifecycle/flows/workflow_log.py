@@ -245,6 +245,14 @@ class WorkflowLog:
         """Create a child along with the next rows."""
         self._children += (child,)
 
+    def restore(self, batch: Batch) -> None:
+        """Take back a batch that ends the workflow and was not written. The workflow continues."""
+        end = batch.changes[-1]
+        self.state, self.result = FlowState(end.old), None
+        self._dirty = {row.name: row for row in batch.steps}
+        self._changes = batch.changes[:-1]
+        self._sent, self._taken, self._children = tuple(batch.sent), tuple(batch.taken), tuple(batch.children)
+
     @property
     def seq(self) -> int:
         """The number of the last change."""

@@ -388,7 +388,7 @@ def test_a_failed_workflow_is_repeated_from_an_operation(tmp_path: Path, info: S
 
 def test_wrong_messages_are_refused(file: Path, info: Said) -> None:
     assert "DATA must be JSON" in info("signal", file, "good", "approval", "{", status=USAGE)[1]
-    assert "has ended as SUCCESS" in info("signal", file, "good", "approval", status=FAILED)[1]
+    assert "is not a workflow, so it receives no signals" in info("signal", file, "good", "approval", status=FAILED)[1]
     assert "no flow in this store has the id 'missing'" in info("signal", file, "missing", "approval", status=FAILED)[1]
     assert "is not a workflow" in info("cancel", file, "good", status=FAILED)[1]
     assert "is not a workflow" in info("retry", file, "bad\x1b", "--from", "1", status=FAILED)[1]

@@ -103,6 +103,7 @@ class Store(Protocol):
 
         Raises:
             ClaimLost: if another process has taken the flow in the meantime.
+            FlowCancelled: if a workflow would succeed, but a cancellation is stored that it has not received.
         """
         ...
 

@@ -21,6 +21,7 @@ from lifecycle.flows.stores.base import (
     JobStore,
     OutboxStore,
     Store,
+    cancelled,
     claimed,
     discarded,
     expired,
@@ -128,6 +129,8 @@ class MemoryStore(Store):
         flow = self._flows.get(batch.flow)
         if flow is None or flow.epoch != batch.epoch:
             raise lost(batch.flow, batch.epoch)
+        if batch.is_success and self._has(batch.flow, CANCEL):
+            raise cancelled(batch.flow)
         for number in batch.taken:
             self._receive(flow.id, number)
         for child in batch.children:
@@ -159,11 +162,14 @@ class MemoryStore(Store):
 
     def _is_over(self, batch: Batch) -> bool:
         """Return True if a signal or a child that the flow waits for has already arrived or ended."""
-        names = {CANCEL, *batch.awaited}
         children = (self._flows.get(id) for id in batch.awaited_children)  # noqa: A001  # the natural name
-        return any(not row.taken and row.name in names for row in self._signals.get(batch.flow, {}).values()) or any(
+        return self._has(batch.flow, CANCEL, *batch.awaited) or any(
             child is not None and child.state in ENDS for child in children
         )
+
+    def _has(self, id: str, *names: str) -> bool:  # noqa: A002  # the natural name
+        """Return True if the flow ``id`` has a signal with one of these names that it has not received."""
+        return any(not row.taken and row.name in names for row in self._signals.get(id, {}).values())
 
     def _receive(self, id: str, number: int) -> None:  # noqa: A002  # the natural name
         rows = self._signals.get(id, {})

@@ -56,7 +56,7 @@ POSTGRES = Dialect(
     guard="""
     UPDATE lifecycle_flows SET at = CASE WHEN state = :state THEN at ELSE :at END, state = :state, error = :error,
         store = coalesce(:store, store), stamp = :stamp, kind = :kind, due = :due, result = :result
-    WHERE id = :flow AND epoch = :epoch AND stamp < :stamp RETURNING id
+    WHERE id = :flow AND epoch = :epoch AND stamp < :stamp AND {uncancelled} RETURNING id
     """,
     types={
         # Rows are updated often. Leaving free space in the tables' pages avoids index updates.

@@ -36,6 +36,7 @@ from lifecycle.flows.stores.base import (
     JobStore,
     OutboxStore,
     Store,
+    cancelled,
     discarded,
     keyed,
     lost,
@@ -125,6 +126,8 @@ class Database(Protocol):
 
 
 _NOTHING: Mapping[str, Any] = {}
+_UNCANCELLED = f"""(:state != 'SUCCESS' OR :kind != 'workflow' OR NOT EXISTS (SELECT 1 FROM lifecycle_signals s
+    WHERE s.flow = :flow AND s.name = '{CANCEL}' AND NOT s.taken AND NOT s.number {{among[taken]}}))"""  # noqa: S608  # our own text
 
 
 class _Lists:
@@ -147,7 +150,8 @@ class Dialect:
     among: str
     #: The column that orders flows by insertion.
     number: str
-    #: The first statement of a commit, which returns a row if the flow still belongs to the writer.
+    #: The first statement of a commit, which returns a row if the flow still belongs to the writer, and if it is not a
+    #: workflow that would succeed although a cancellation is stored.
     guard: str
     #: The statements that follow the guard in a commit.
     then: tuple[str, ...] = ()
@@ -172,6 +176,7 @@ class Dialect:
                 held="EXISTS (SELECT 1 FROM held)" if self.locks else "true",
                 unsent="NOT (had.owner = excluded.owner AND had.stamp >= excluded.stamp)" if self.locks else "true",
                 among=_Lists(self.among),
+                uncancelled=_UNCANCELLED.format(among=_Lists(self.among)),
                 number=self.number,
                 # SQLite uses no index for a term with a plus sign. PostgreSQL chooses by its statistics.
                 unindexed="" if self.locks else "+",
@@ -482,11 +487,18 @@ class SQLStore(Store):
         done = self._sql.recovery(work.guard.values, _COMMITTED)
         (held,) = await self._database.run(*self._locking(batch), work, *self._waking(batch), done=done)
         if not held:
-            raise lost(batch.flow, batch.epoch)
+            row = await self.get(batch.flow) if batch.is_success else None
+            raise lost(batch.flow, batch.epoch) if row is None or row.epoch != batch.epoch else cancelled(batch.flow)
 
     def _locking(self, batch: Batch) -> list[Statement]:
-        """Return the statements that lock the rows of the parent before the flow's own row."""
-        return self._lock(batch.parent) if batch.parent and batch.state in ENDS else []
+        """Return the statements that lock the rows of the parent, and then the row of a workflow that succeeds.
+
+        A signal locks the row of its flow, too. So the commit either sees a cancellation, or the cancellation sees that
+        the workflow has ended.
+        """
+        parent = self._lock(batch.parent) if batch.parent and batch.state in ENDS else []
+        own = [self._sql.do(_LOCK_FLOW, {"woken": batch.flow})] if batch.is_success and self._sql.locks else []
+        return parent + own
 
     def _lock(self, id: str) -> list[Statement]:  # noqa: A002  # the natural name
         return [self._sql.do(each, {"woken": id}) for each in (_LOCK_JOB, _LOCK_FLOW)] if self._sql.locks else []
@@ -618,6 +630,7 @@ def committing(sql: Dialect, batch: Batch, stamp: int) -> Guarded:
         "kind": batch.kind,
         "due": batch.due,
         "result": batch.result,
+        "taken": sql.listed(batch.taken),
     }
     then: list[Statement | Rows] = [sql.do(each, values) for each in sql.then]
     if batch.steps:

@@ -46,7 +46,7 @@ _SQLITE = Dialect(
     locks=False,
     among=f"IN (SELECT {_NUL} FROM json_each(:{{name}}))",  # noqa: S608  # our own text
     number="rowid",
-    guard="SELECT 1 FROM lifecycle_flows WHERE id = :flow AND epoch = :epoch",
+    guard="SELECT 1 FROM lifecycle_flows WHERE id = :flow AND epoch = :epoch AND {uncancelled}",
     # Most batches only change steps. In that case we avoid writing the flow's row, because it can be large.
     then=(
         """
