@@ -105,7 +105,10 @@ class Schedules:
         done = 0.0
         while True:
             try:
-                last = max(done, await self._store.scheduled(schedule.name, now=clock()))
+                if done > clock() + LATE:
+                    # The clock has been set back.
+                    done = 0.0
+                last = max(done, await self._last(schedule, clock()))
                 done = await self._start_due(schedule, last, clock())
                 failures = 0
             except Exception as error:  # noqa: BLE001  # the next attempt may succeed
@@ -115,18 +118,41 @@ class Schedules:
                 continue
             await _wait_until(schedule.next(done), clock)
 
+    async def _last(self, schedule: Schedule, now: float) -> float:
+        """Return the stored time of the last start. A time in the future comes from a wrong clock, so replace it."""
+        last = await self._store.scheduled(schedule.name, now=now)
+        if last <= now + LATE:
+            return last
+        _log.warning(
+            "schedule %s was last started at %s, which is in the future, so a system clock was or is wrong; the "
+            "schedule continues from now",
+            schedule.name,
+            _utc(last),
+        )
+        await self._store.reset_schedule(schedule.name, seen=last, now=now)
+        return now
+
     async def _start_due(self, schedule: Schedule, last: float, now: float) -> float:
         """Start a flow for each time that is due after ``last``, and return the time up to which that is done."""
         for due in schedule.due(last, now):
-            row = schedule.row(f"{schedule.name}/{datetime.fromtimestamp(due, UTC):%Y-%m-%dT%H:%M:%SZ}")
+            row = schedule.row(f"{schedule.name}/{_utc(due)}")
             if await self._store.start_scheduled(row, schedule.name, due=due):
                 await self._start(row)
         return max(last, now)
 
 
+def _utc(timestamp: float) -> str:
+    # A damaged store may contain any number.
+    last = datetime.max.replace(tzinfo=UTC).timestamp() - 1
+    return f"{datetime.fromtimestamp(min(last, timestamp), UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
 async def _wait_until(timestamp: float, clock: Callable[[], float]) -> None:
+    """Wait until ``timestamp``, or until the clock has been set back."""
     longest = _LOOK if clock is time.time else math.inf
-    left = timestamp - clock()
-    while left > 0:
-        await asyncio.sleep(min(left, longest))
-        left = timestamp - clock()
+    now = clock()
+    while now < timestamp:
+        await asyncio.sleep(min(timestamp - now, longest))
+        before, now = now, clock()
+        if now < before - LATE:
+            return

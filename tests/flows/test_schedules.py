@@ -154,6 +154,40 @@ async def test_a_schedule_continues_after_an_error_of_the_store(
     assert "schedule report cannot start its flow: no space" in caplog.text
 
 
+async def test_a_clock_that_was_ahead_does_not_silence_a_schedule_after_a_restart(
+    clock: Clock, reopened: Callable[[], Flows], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with reopened() as flows:
+        clock.set_date(BEGIN + timedelta(days=365, minutes=30))
+        flows.schedule("@hourly", REPORT, timezone="UTC", catch_up="all")
+        await clock.advance(HOUR)
+    clock.set_date(BEGIN + timedelta(hours=5, minutes=30))
+    async with reopened() as flows:
+        flows.schedule("@hourly", REPORT, timezone="UTC", catch_up="all")
+        await clock.advance(2 * HOUR)
+        assert await started(flows) == hours(365 * 24 + 1, 6, 7)
+    assert caplog.text.count("schedule report was last started at 2027-11-23T01:00:00Z, which is in the future") == 1
+
+
+@pytest.mark.keeps_tasks  # until the fixture closes the flows
+async def test_a_clock_that_was_ahead_does_not_silence_a_running_schedule(clock: Clock, flows: Flows) -> None:
+    flows.schedule("@hourly", REPORT, timezone="UTC")
+    await clock.advance(HOUR)
+    clock.set_date(BEGIN + timedelta(days=365, minutes=30))
+    await clock.advance(HOUR)
+    clock.set_date(BEGIN + timedelta(hours=5, minutes=30))
+    await clock.advance(3 * HOUR)
+    assert (await started(flows))[-2:] == hours(7, 8)
+
+
+@pytest.mark.keeps_tasks  # until the fixture closes the flows
+async def test_a_damaged_time_of_the_last_start_is_replaced(clock: Clock, flows: Flows) -> None:
+    await flows.store.scheduled("report", now=1e300)
+    flows.schedule("@hourly", REPORT, timezone="UTC")
+    await clock.advance(HOUR)
+    assert await started(flows) == hours(1)
+
+
 @pytest.mark.keeps_tasks  # until the fixture closes the flows
 async def test_wrong_schedules_are_refused(flows: Flows) -> None:
     for wrong, message in (

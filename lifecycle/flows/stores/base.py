@@ -178,6 +178,10 @@ class Store(Protocol):
         """
         ...
 
+    async def reset_schedule(self, schedule: str, *, seen: float, now: float) -> None:
+        """Store ``now`` as the time of the last start of ``schedule`` if it is still ``seen``."""
+        ...
+
     def presence(self) -> Presence:
         """Return the processes that have this store open."""
         ...

@@ -263,6 +263,10 @@ class MemoryStore(Store):
         self._schedules[schedule] = due
         return await self.create(flow)
 
+    async def reset_schedule(self, schedule: str, *, seen: float, now: float) -> None:
+        if self._schedules.get(schedule) == seen:
+            self._schedules[schedule] = now
+
     def presence(self) -> Presence:
         return Presence()
 

@@ -451,6 +451,7 @@ _LEFT = f"SELECT {_SIGNAL} FROM lifecycle_signals WHERE flow = :id AND NOT taken
 
 _SCHEDULE = "INSERT INTO lifecycle_schedules (name, last) VALUES (:schedule, :now) ON CONFLICT (name) DO NOTHING"
 _SCHEDULED = "SELECT last FROM lifecycle_schedules WHERE name = :schedule"
+_RESET_SCHEDULE = "UPDATE lifecycle_schedules SET last = :now WHERE name = :schedule AND last = :seen"
 _START_SCHEDULED = "UPDATE lifecycle_schedules SET last = :due WHERE name = :schedule AND last < :due RETURNING name"
 
 
@@ -561,6 +562,10 @@ class SQLStore(Store):
         done = self._sql.recovery(values, _CREATED)
         (created,) = await self._database.run(starting, self._sql.ask(_CREATED, values), done=done)
         return bool(created)
+
+    async def reset_schedule(self, schedule: str, *, seen: float, now: float) -> None:
+        values = {"schedule": schedule, "seen": seen, "now": now}
+        await self._database.run(self._sql.do(_RESET_SCHEDULE, values))
 
     async def wake_parents(self, names: Collection[str], *, known: Collection[str]) -> bool:
         values = {"names": self._sql.listed(names), "known": self._sql.listed(known)}
