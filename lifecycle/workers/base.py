@@ -160,13 +160,18 @@ class BaseWorker:
         self._termination: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        pid = "" if self._pid is None else f", pid {self._pid}"
+        pid = "" if self._live_pid is None else f", pid {self._live_pid}"
         return f"<{type(self).__name__} {self.name!r}: {self.status}{pid}>"
 
     @property
     def status(self) -> Status:
         """The worker's status."""
         return self._machine.state
+
+    @property
+    def _live_pid(self) -> int | None:
+        """The pid, or None once the process has been reaped, because another process may get the same pid."""
+        return self._pid if self._exit is None or self._was_abandoned else None
 
     @property
     def suspendable(self) -> bool:
@@ -302,7 +307,7 @@ class BaseWorker:
             name=name,
             kind=self.kind,
             status=status or self._machine.state,
-            pid=self._pid,
+            pid=self._live_pid,
             exit_code=ended.exit_code if ended else None,
             error=reason_of(ended.error) if ended and ended.error else None,
             restarts=restarts,

@@ -205,6 +205,7 @@ class WorkerState:
     #: The kind of worker, such as ``"process"`` or ``"task"``.
     kind: str
     status: Status
+    #: The process's pid. None before the process has been started, after it has ended, and for other kinds of worker.
     pid: int | None = None
     exit_code: int | None = None
     #: The error as text.

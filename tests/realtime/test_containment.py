@@ -802,16 +802,17 @@ def refuse_the_move(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_guard_that_cannot_be_reached_undoes_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object) -> None:
+    pids: list[int] = []
+
+    def refused(pid: int) -> None:
+        pids.append(pid)
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(guard_manager, "add_group", refused)
     worker = ProcessWorker("app", "sleep", "1000", contain="guard")
     with pytest.raises(WorkerFailed, match=r"contain='guard' of .* is not available: .*Too many open files"):
         await worker.start()
-    pid = worker.state().pid
-    assert pid is not None
-    assert not psutil.pid_exists(pid)
+    assert not psutil.pid_exists(*pids)
     assert guard_manager.pid is None
 
 

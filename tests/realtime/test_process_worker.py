@@ -197,6 +197,17 @@ async def test_an_exit_has_the_duration_and_the_end_of_stderr(
         assert f"the end of its stderr:\n{exit_.stderr}" in "".join(traceback.format_exception(exit_.error))
 
 
+async def test_the_state_has_the_pid_only_while_the_process_exists() -> None:
+    """After that, the system may give the pid to another process, whose memory an observer would show."""
+    worker = ProcessWorker("app", "sleep", "1000")
+    async with worker:
+        pid = worker.state().pid
+        assert psutil.pid_exists(pid or 0)
+        assert f"pid {pid}" in repr(worker)
+    assert worker.state().pid is None
+    assert "pid" not in repr(worker)
+
+
 async def test_another_signal_stops_it() -> None:
     output = Output()
     code = f"import time; print('ready'); {FOR_EVER}"

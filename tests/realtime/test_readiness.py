@@ -87,13 +87,14 @@ async def test_a_stop_while_it_is_waited_for_ends_the_worker(way: str, port: int
 async def test_a_process_not_ready_in_time_is_stopped_with_its_group(way: str, port: int) -> None:
     ready = way.format(port=port)
     worker = ProcessWorker("app", "sh", "-c", "sleep 1000 & sleep 1000", ready=ready, start_timeout=0.1)
+    start = asyncio.create_task(worker.start())
+    await until(lambda: worker.state().pid is not None)
+    group = worker.state().pid or 0
     with pytest.raises(WorkerFailed, match=r"'app' did not (accept|respond|write|send) .* within 0.1 s and was"):
-        await worker.start()
+        await start
     exit_ = await worker.wait()
     assert (exit_.status, exit_.signal) == ("failed", signal.SIGTERM)
-    pid = worker.state().pid
-    assert pid is not None
-    assert members(pid) == []
+    assert members(group) == []
 
 
 @pytest.mark.parametrize("end", ["sleep 1000", "exit 3"])

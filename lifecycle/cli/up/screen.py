@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from lifecycle.workers import Exit, WorkerState
     from lifecycle.workers.stdio import Output
 
-__all__ = ["Outcome", "Screen", "StatusPrinter", "describe_end", "exit_status", "plan", "summary"]
+__all__ = ["Outcome", "Screen", "StatusPrinter", "describe_end", "exit_status", "plan", "summary", "was_started"]
 
 #: The name in the prefix of our own messages.
 _OURSELVES: Final = "system"
@@ -283,6 +283,11 @@ def exit_status(outcomes: Iterable[Outcome]) -> int:
     return min(failed, key=lambda each: each.state.updated_at).code if failed else DONE
 
 
+def was_started(state: WorkerState) -> bool:
+    """Return whether a process has been started, even if it has ended since."""
+    return state.pid is not None or state.exit_code is not None
+
+
 def describe_end(state: WorkerState) -> str:
     """Describe how a process exited, for printing after its name."""
     after = "" if state.started_at is None else f" after {_duration(state)}"
@@ -327,7 +332,7 @@ def _row(state: WorkerState) -> tuple[str, str, str, str]:
 
 def _end(state: WorkerState) -> str:
     if state.status is Status.STOPPED:
-        return "not started" if state.pid is None else "stopped"
+        return "stopped" if was_started(state) else "not started"
     if state.exit_code is None:
         return "could not start" if state.started_at is None else str(state.status)
     if state.started_at is None and state.exit_code < 0:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lifecycle._async import start_task
 from lifecycle.cli.output import shell_status
+from lifecycle.cli.up.screen import was_started
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers import ProcessWorker
 from lifecycle.workers.model import AT_WORK, Status
@@ -161,7 +162,7 @@ class Starts:
             case "healthy":
                 return name in self._healthy
             case "started":
-                return name not in self._due and self._state(name).pid is not None
+                return name not in self._due and was_started(self._state(name))
             case "completed":
                 return self._is_idle(name) and self._state(name).status is Status.FINISHED
             case "ended":
@@ -174,7 +175,7 @@ class Starts:
         """Return whether a process in the final ``state`` can never meet a condition."""
         match need:
             case "started":
-                return state.pid is None
+                return not was_started(state)
             case "completed":
                 return state.status is not Status.FINISHED
             case "ended":

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 def state(name: str, status: Status, *, ran: float | None = 2.0, at: float = 10.0, **known: object) -> WorkerState:
     started = None if ran is None else at - ran
-    pid = None if ran is None else 7
-    return WorkerState(name, "process", status, started_at=started, updated_at=at, **{"pid": pid, **known})  # type: ignore[arg-type]
+    return WorkerState(name, "process", status, started_at=started, updated_at=at, **known)  # type: ignore[arg-type]
 
 
 class TestOutcomes:
