@@ -48,8 +48,10 @@ _LINGER: Final = 1.0
 #: The number of seconds a rejected client has while the server is closing.
 _LAST_LINGER: Final = 0.1
 
-#: The minimum number of seconds for a client's TLS handshake, even under load. Other clients wait in the meantime.
-_HANDSHAKE: Final = 0.25
+#: The minimum number of seconds that a client has to send a request, including a TLS handshake, even under load. Other
+#: clients wait in the meantime. It is longer than most round trips, so that clients that reconnect as soon as they are
+#: disconnected cannot lock out a client that sends a request.
+_LEAST: Final = 0.5
 
 #: The maximum number of connections to accept per loop iteration. If it is low, clients that connect together wait for
 #: many iterations, in which those that have connected are served. aiohttp accepts as many.
@@ -136,7 +138,7 @@ class Connection(web.RequestHandler):
         """Record that the response has been sent, so that the next request may arrive."""
         self._body = None
         if self.transport is not None:
-            self._connections.wait_for(self)
+            self._connections.wait_again(self)
 
     async def linger(self) -> None:
         """Wait up to a second for the client to read its response and disconnect. Discard the rest of its body.
@@ -272,8 +274,8 @@ class Connections:
 
     After connecting or receiving a response, a client has ``timeout`` seconds to send a request's headers. This
     includes the TLS handshake. The number of waiting clients is limited. Above the limit, the client that has waited
-    longest is disconnected, so that many slow clients cannot lock out a fast client. A single timer serves all
-    connections.
+    longest is disconnected, but not before it had half a second. Meanwhile, new clients wait to be accepted. As a
+    result, many slow clients cannot lock out a fast client. A single timer serves all connections.
     """
 
     def __init__(self, *, timeout: float) -> None:
@@ -289,6 +291,8 @@ class Connections:
         # The connections that have more data to parse, in order, and the scheduled call that parses it.
         self._hungry: dict[Connection, None] = {}
         self._feeding: asyncio.Handle | None = None
+        #: Called when the number of waiting clients has fallen below the limit.
+        self.on_room: Callable[[], None] = _nothing
         #: True if the server is closing and should wait for clients only as long as necessary.
         self.ending = False
         #: Set while every connection has received a request.
@@ -307,6 +311,8 @@ class Connections:
         self._new.add(connection)
         self.all_asked.clear()
         self.wait_for(connection)
+        if len(self._waiting) > self._most:
+            self.cut_longest()
         if len(_open) > self._most_open:
             self.make_room()
 
@@ -319,11 +325,13 @@ class Connections:
 
     def got(self, connection: Connection) -> None:
         """Record that the headers of a request have arrived."""
-        self._waiting.pop(connection, None)
+        waited = self._waiting.pop(connection, None) is not None
         if connection in self._new:
             self._new.remove(connection)
             if not self._new:
                 self.all_asked.set()
+        if waited and len(self._waiting) == self._most - 1:
+            self.on_room()
 
     def wait_for(self, connection: Connection) -> None:
         """Wait for the next request on ``connection``."""
@@ -331,14 +339,21 @@ class Connections:
         self._waiting[connection] = self.loop.time()
         if self._timer is None:
             self._timer = self.loop.call_later(self._timeout, self._sweep)
-        if len(self._waiting) > self._most:
+
+    def wait_again(self, connection: Connection) -> None:
+        """Wait for the next request on ``connection``, which gets a response. Close it if that leaves no room."""
+        self.wait_for(connection)
+        if self.time_to_room() > 0:
+            # All other waiting clients are in their minimum time. This client can connect again.
+            connection.close()
+        elif len(self._waiting) > self._most:
             self.cut_longest()
 
-    def time_to_room(self, seconds: float) -> float:
-        """Return the delay before accepting another client, so that no client is disconnected within ``seconds``."""
+    def time_to_room(self) -> float:
+        """Return the delay before accepting another client, so that no client has less than its minimum time."""
         if not self._waiting or (len(self._waiting) < self._most and len(_open) < self._most_open):
             return 0.0
-        return max(0.0, next(iter(self._waiting.values())) + seconds - self.loop.time())
+        return max(0.0, next(iter(self._waiting.values())) + _LEAST - self.loop.time())
 
     def make_room(self) -> None:
         """Disconnect the client that has waited longest for a request on any server in this loop.
@@ -447,6 +462,7 @@ class Acceptor:
         for each in self.sockets:
             each.setblocking(False)
             self._loop.add_reader(each, self._accept, each)
+        connections.on_room = self._resume_all
 
     def stop(self) -> None:
         """Stop accepting connections, but leave the sockets open."""
@@ -465,7 +481,7 @@ class Acceptor:
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_BURST):
-            if self._tls and (pause := self._connections.time_to_room(_HANDSHAKE)) > 0:
+            if (pause := self._connections.time_to_room()) > 0:
                 self._pause(listening, pause)
                 return
             try:
@@ -504,8 +520,12 @@ class Acceptor:
             )
 
     def _resume(self, listening: socket.socket) -> None:
-        del self._pauses[listening]
+        self._pauses.pop(listening).cancel()
         self._loop.add_reader(listening, self._accept, listening)
+
+    def _resume_all(self) -> None:
+        for listening in list(self._pauses):
+            self._resume(listening)
 
     def _accepted(self, connection: Connection, client: socket.socket, _: asyncio.Task[None]) -> None:
         connection.accepting = None
@@ -513,3 +533,7 @@ class Acceptor:
             # The connection never had a transport, or has already lost it.
             self._connections.forget(connection)
             client.close()
+
+
+def _nothing() -> None:
+    """Do nothing."""

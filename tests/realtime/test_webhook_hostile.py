@@ -507,6 +507,33 @@ async def test_a_connection_above_the_limit_closes_the_longest_waiting_one() -> 
 
 
 @pytest.mark.usefixtures("few_descriptors")
+async def test_idle_clients_that_reconnect_do_not_lock_out_a_slow_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client has a minimum time for its request, during which newer clients wait to be accepted."""
+    monkeypatch.setattr("lifecycle._connections._LEAST", 3600.0)
+    async with serving() as served:
+        slow, *idle = [await served.connect() for _ in range(40)]
+        # The server has handled all connections that it can accept.
+        await asyncio.sleep(0.1)
+        slow.send(request(b"slow"))
+        assert await slow.status() == 202
+        assert not any(wire.reader.at_eof() for wire in idle)
+    assert [event.body for event in served.seen.events] == [b"slow"]
+
+
+@pytest.mark.usefixtures("few_descriptors")
+async def test_a_client_is_accepted_as_soon_as_another_has_sent_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lifecycle._connections._LEAST", 3600.0)
+    async with serving() as served:
+        first, *idle = [await served.connect() for _ in range(16)]
+        later = [await served.connect() for _ in range(3)]
+        for wire in later:
+            wire.send(request(b"later"))
+        first.send(request(b"first"))
+        assert await asyncio.gather(*(wire.status() for wire in (first, *later))) == [202] * 4
+        assert not any(wire.reader.at_eof() for wire in idle)
+
+
+@pytest.mark.usefixtures("few_descriptors")
 async def test_clients_of_one_server_do_not_block_another() -> None:
     async with serving() as crowded, serving() as full, serving() as other:
         wires = [await served.connect() for served in (crowded, full) for _ in range(16)]
@@ -546,7 +573,7 @@ async def test_tls_handshakes_that_never_end_count_as_waiting() -> None:
 @pytest.mark.usefixtures("few_descriptors")
 async def test_a_tls_handshake_has_its_time_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """The handshakes above the limit wait until they are accepted."""
-    monkeypatch.setattr("lifecycle._connections._HANDSHAKE", 3600.0)
+    monkeypatch.setattr("lifecycle._connections._LEAST", 3600.0)
     async with serving(ssl_context=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)) as served:
         wires = [await served.connect() for _ in range(18)]
         await asyncio.sleep(0.1)
