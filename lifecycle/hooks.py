@@ -207,7 +207,9 @@ restart_scheduled: Hook = Hook(
     "A child, and any others that the supervisor's strategy includes, will be restarted after a delay. The sender is "
     "the supervisor. ``child``, ``delay`` in seconds, ``error``.",
 )
-worker_restarted: Hook = Hook("worker_restarted", "A worker was restarted. ``worker``, ``restarts``.")
+worker_restarted: Hook = Hook(
+    "worker_restarted", "A supervisor starts a child again, before it is ready. ``child``, ``restarts``."
+)
 circuit_opened: Hook = Hook("circuit_opened", "A child will not be restarted automatically. ``child``, ``restarts``.")
 
 # -- pools: the sender is the pool; ``member`` is a worker's ID, and ``session`` is a name ---------------------

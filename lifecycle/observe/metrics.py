@@ -212,6 +212,11 @@ def _error(arguments: Mapping[str, Any]) -> str:
     return type(arguments["error"]).__name__
 
 
+def _worker_labels(worker: Any) -> tuple[object, ...]:
+    # The processes of a pool come and go, and each has a new name.
+    return worker.kind, worker.pool_name if worker.kind == "member" else worker.name
+
+
 def _has_error(arguments: Mapping[str, Any]) -> bool:
     return arguments["error"] is not None
 
@@ -271,23 +276,23 @@ COUNTERS: Final = (
     Counter(
         "lifecycle.worker.failed",
         "Workers that failed.",
-        ("worker_type",),
+        ("worker_type", "worker"),
         hooks.worker_failed,
-        lambda _, given: (getattr(given["worker"], "kind", ""),),
+        lambda _, given: _worker_labels(given["worker"]),
     ),
     Counter(
         "lifecycle.worker.killed",
         "Workers that were killed after their stop timeout.",
-        ("worker_type",),
+        ("worker_type", "worker"),
         hooks.worker_killed,
-        lambda _, given: (getattr(given["worker"], "kind", ""),),
+        lambda _, given: _worker_labels(given["worker"]),
     ),
     Counter(
         "lifecycle.child.restarts",
-        "Times that a supervisor restarted a worker.",
+        "Times that a supervisor restarted a worker, even if it was not ready in the end.",
         ("supervisor", "child"),
         hooks.worker_restarted,
-        lambda supervisor, given: (supervisor.name, given["worker"].name),
+        lambda supervisor, given: (supervisor.name, given["child"]),
     ),
     Counter(
         "lifecycle.circuit_breaker.triggered",
@@ -356,6 +361,7 @@ LABELS: Final = {
     "status": "status of the worker",
     "success": "true or false",
     "supervisor": "name of the supervisor",
+    "worker": "name of the worker; for a process of a pool, the pool's name",
     "worker_type": "kind of the worker, such as process, task, supervisor or pool",
 }
 

@@ -162,7 +162,7 @@ async def test_a_scheduled_restart_is_announced_once_per_failure_with_its_delay(
     ]
     assert scheduled == [(supervisor, "bad", 1), (supervisor, "bad", 2), (supervisor, "bad", 4)]
     # There were three failures. The first two delays have passed, and both children were restarted after each.
-    assert [kwargs["worker"].name for name, _, kwargs in log if name == "worker_restarted"] == ["bad", "good"] * 2
+    assert [kwargs["child"] for name, _, kwargs in log if name == "worker_restarted"] == ["bad", "good"] * 2
 
 
 async def test_the_end_of_a_supervised_worker_is_announced_as_a_move_to_a_final_status(clock: Clock) -> None:

@@ -107,7 +107,7 @@ async def test_workers_are_counted_by_status_through_every_supervisor() -> None:
         assert value(metrics, "lifecycle_workers", worker_type="task", status="running") == 4
         assert value(metrics, "lifecycle_workers", worker_type="supervisor", status="running") == 2
         assert value(metrics, "lifecycle_workers", worker_type="task", status="failed") == 1
-        assert value(metrics, "lifecycle_worker_failed_total", worker_type="task") == 1
+        assert value(metrics, "lifecycle_worker_failed_total", worker_type="task", worker="bad") == 1
         await inner.suspend()
         assert value(metrics, "lifecycle_workers", worker_type="supervisor", status="suspended") == 1
     assert value(metrics, "lifecycle_workers", worker_type="task", status="running") is None
@@ -123,6 +123,27 @@ async def test_restarts_and_circuits_are_counted_by_child() -> None:
         await asyncio.sleep(30)
         assert value(metrics, "lifecycle_child_restarts_total", supervisor="top", child="flaky") == 2
         assert value(metrics, "lifecycle_circuit_breaker_triggered_total", supervisor="top", child="flaky") == 1
+
+
+async def test_a_crash_loop_before_the_child_is_ready_counts_as_restarts() -> None:
+    """The alert for a crash loop must fire although no worker ever runs."""
+
+    def cannot_start() -> TaskWorker:
+        raise OSError("no")
+
+    spec = Spec("web", cannot_start, first_start="retry", backoff=Backoff(1, multiplier=1, jitter=0))
+    async with lifetime(), PrometheusMetrics() as metrics, Supervisor("top", spec) as supervisor:
+        await asyncio.sleep(3.5)
+        assert supervisor.workers()[0].restarts == 3
+        assert value(metrics, "lifecycle_child_restarts_total", supervisor="top", child="web") == 3
+
+
+async def test_a_restart_is_counted_under_the_name_of_the_child() -> None:
+    """Its worker may have another name."""
+    spec = Spec("web", lambda: TaskWorker("other", forever))
+    async with lifetime(), PrometheusMetrics() as metrics, Supervisor("top", spec) as supervisor:
+        await supervisor.restart("web")
+        assert value(metrics, "lifecycle_child_restarts_total", supervisor="top", child="web") == 1
 
 
 async def test_flows_are_seen_while_they_run_and_counted_when_they_end() -> None:

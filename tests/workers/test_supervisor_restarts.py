@@ -788,7 +788,7 @@ async def test_restarts_are_announced_by_the_supervisor(clock: Clock, fakes: Fak
     async with Supervisor("s", fakes.spec("a")) as supervisor:
         fakes.crash("a")
         await clock.settle()
-        assert announced == [(supervisor, {"worker": fakes["a"], "restarts": 1})]
+        assert announced == [(supervisor, {"child": "a", "restarts": 1})]
     hooks.worker_restarted.disconnect(receiver)
 
 

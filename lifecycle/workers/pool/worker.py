@@ -81,6 +81,8 @@ class PoolWorker(ProcessWorker):
             contain=process.contain,
             stdio=self.connection.pipes,
         )
+        #: The pool's name.
+        self.pool_name: str = settings.name
         #: An ID that is unique among all of the pool's past and future workers.
         self.id = name
         self.generation = generation

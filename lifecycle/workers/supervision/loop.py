@@ -213,6 +213,8 @@ class SupervisorLoop:
         generation = child.begin_start(self._worker_changed)
         assert child.starting is not None, "it was begun"
         child.starting.add_done_callback(lambda _: self._mailbox.post(partial(self._start_done, child, generation)))
+        if child.restarts:
+            hooks.worker_restarted.announce(self.supervisor, child=child.spec.name, restarts=child.restarts)
         self.note(child)
 
     async def _start_done(self, child: Child, generation: int) -> None:
@@ -231,8 +233,6 @@ class SupervisorLoop:
         self._expect_end(child, child.worker)
         self.note(child)
         child.answer_callers()
-        if child.restarts:
-            hooks.worker_restarted.announce(self.supervisor, worker=child.worker, restarts=child.restarts)
 
     async def _start_failed(self, child: Child, error: BaseException) -> None:
         """Handle a failed start: pass the error to the waiting callers, or apply the policy if no caller is waiting."""
