@@ -41,9 +41,13 @@ def difference(samples: Samples, more: str, less: str) -> float:
 def report(
     title: str, results: Mapping[str, object], bars: Mapping[str, str], argv: Sequence[str] | None = None
 ) -> None:
-    """Print ``results`` as one JSON object with ``--json``, otherwise as a table with the limit next to each figure."""
+    """Print ``results`` as one JSON object with ``--json``, otherwise as a table with the limit next to each figure.
+
+    No figure can be less than 0. If a difference is, what it measures is smaller than the noise. Such a figure is not
+    measured: it is null, and stderr shows the reason.
+    """
     arguments = sys.argv[1:] if argv is None else argv
-    shown = {name: round(value, 3) if isinstance(value, float) else value for name, value in results.items()}
+    shown = {name: _rounded(name, value) for name, value in results.items()}
     if "--json" in arguments:
         print(json.dumps(shown))
         return
@@ -51,3 +55,10 @@ def report(
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
         print(f"  {name:<{width}}  {value!s:>10}  {bars.get(name, '')}".rstrip())
+
+
+def _rounded(name: str, value: object) -> object:
+    if isinstance(value, int | float) and value < 0:
+        print(f"{name} is not measured, because it is smaller than the noise: {value:.3g}", file=sys.stderr)
+        return None
+    return round(value, 3) if isinstance(value, float) else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from benchmarks.__main__ import MODULES, regressions
 from benchmarks._bars import Bar
 from benchmarks._curves_plots import files
+from benchmarks._measure import report
 from benchmarks._page import PAGE, render, stored
 from benchmarks.curves import CURVES
 
@@ -51,6 +53,21 @@ def test_a_figure_is_worse_if_it_changes_by_more_than_the_noise() -> None:
 
 def test_a_single_loss_is_worse_than_none() -> None:
     assert regressions("watch", {"burst_lost": 1}, {"burst_lost": 0}) == ["burst_lost"]
+
+
+def test_a_figure_below_zero_is_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    report("flows", {"of_nothing_bytes": -1, "other_bytes": 0, "ratio": 0.12345}, {}, ["--json"])
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"of_nothing_bytes": None, "other_bytes": 0, "ratio": 0.123}
+    assert printed.err == "of_nothing_bytes is not measured, because it is smaller than the noise: -1\n"
+
+
+def test_no_stored_figure_is_below_zero() -> None:
+    """A figure that could not be measured is null, which meets no limit, and the page names the reason."""
+    for name, module in stored()["modules"].items():
+        figures = module["figures"]
+        assert [each for each in figures if isinstance(figures[each], int | float) and figures[each] < 0] == []
+        assert module["missing"] or None not in figures.values(), name
 
 
 def test_all_modules_are_run_and_kept() -> None:
