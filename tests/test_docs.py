@@ -41,7 +41,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # myst-parser installs it, without stubs
 
 from lifecycle.cli import main
-from lifecycle.cli.app import parse
+from lifecycle.cli.app import build_parser, parse
 from lifecycle.cli.up.processes import KEYS, Condition, in_order, parse_procfile, read_processes
 from lifecycle.cli.watch.settings import OPTIONS, read_table, watch_settings
 from lifecycle.testing import VirtualLoop
@@ -773,6 +773,35 @@ def test_every_event_is_in_the_table_of_topics() -> None:
         if name != "Event":
             topic = events.topics_of(pattern).partition("*")[0]
             assert f"`{topic}" in page, f"{name}: {topic}"
+
+
+def test_commands_in_the_text_exist() -> None:
+    """Commands in blocks are parsed elsewhere. This covers names such as `lifecycle ctl stacks` in sentences."""
+    unknown: list[str] = []
+    subparsers = _tables().subparsers
+    for page in PAGES:
+        # A line break in a paragraph may be inside the name.
+        for command in re.findall(r"`lifecycle ([^`]+)`", page.read_text().replace("\n", " ")):
+            words = command.split()
+            parser = build_parser(words[0])
+            while words and re.fullmatch("[a-z][a-z-]*", words[0]) and (below := subparsers(parser)):
+                word = words.pop(0)
+                if word not in below:
+                    unknown.append(f"{relative(page)}: lifecycle {command}")
+                    break
+                parser = below[word]
+    assert unknown == []
+
+
+def test_servers_listen_where_the_page_on_security_says() -> None:
+    page = (ROOT / "docs/explanation/security.md").read_text()
+    for module, name in (("sources", "WebhookSource"), ("observe", "ProbeServer"), ("observe", "Dashboard")):
+        parameters = inspect.signature(getattr(importlib.import_module(f"lifecycle.{module}"), name)).parameters
+        host, port = parameters["host"].default, parameters["port"].default
+        assert host == "127.0.0.1"
+        assert f"`{host}:{port}`" in page or (port == 0 and f"`{name}` listens on `{host}`" in page)
+    dedupe = inspect.signature(importlib.import_module("lifecycle.sources").WebhookSource).parameters["dedupe"].default
+    assert f"`dedupe` seconds ({dedupe:g})" in page
 
 
 def test_the_diagrams_of_states_match_the_tables_in_the_code() -> None:

@@ -64,6 +64,8 @@ async def test_child_that_waits_for_its_restart_is_unhealthy_and_not_dead(clock:
         await clock.advance(5)
         health = life.health()
         assert (health.ready, health.live) == (False, True)
+        # A readiness probe does not depend on the workers: the program accepts requests.
+        assert life.ready
         assert messages(life) == {"app/part": "pending: boom"}
         await clock.advance(6.5)
         assert life.health().ready

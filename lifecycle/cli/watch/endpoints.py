@@ -205,7 +205,7 @@ class AnnouncedWebhook(WebhookSource):
         self._warning = (
             ""
             if secret_env
-            else "; any local program or web page can send requests; to require signatures, use --secret-env NAME"
+            else "; any local program can send requests; to require signatures, use --secret-env NAME"
         )
 
     async def __aenter__(self) -> Self:
