@@ -260,7 +260,8 @@ class ProcessWorker(BaseWorker):
         if self._group is not None:
             self._containment.remember_descendants(self._group)
         if force:
-            self._containment.kill()
+            if not self._leaves_daemons(None):
+                self._containment.kill()
             self._signal(signal.SIGKILL)
             return
         if self._group is not None and self._stop_signal is not None:
@@ -293,10 +294,17 @@ class ProcessWorker(BaseWorker):
 
     async def _group_life(self, pid: int) -> int | None:
         """Wait until the leader has exited, kill all remaining processes, and return the leader's exit code."""
+        leave = False
         try:
-            return await self._reaped(pid)
+            code = await self._reaped(pid)
+            leave = self._leaves_daemons(code)
         finally:
-            await self._containment.clear()
+            await self._containment.clear(leave=leave)
+        return code
+
+    def _leaves_daemons(self, exit_code: int | None) -> bool:  # noqa: ARG002  # for subclasses
+        """Return whether processes that have left the group continue after the leader has exited with ``exit_code``."""
+        return False
 
     async def _reaped(self, pid: int) -> int | None:
         """Wait until the leader has exited, kill the rest of its group, reap the leader, and return its exit code.

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from lifecycle.workers.containment.cgroup import own_cgroup
 from tests.guards import is_guard
 from tests.programs import in_this_process
 from tests.realtime.watches import APP, LIMIT, has_ended, here, watch, write
@@ -327,7 +328,8 @@ class TestEnds:
         left = seen.children()
         seen.process.terminate()
         seen.seen("stopping")
-        seen.process.terminate()
+        # A second SIGTERM within a second would belong to the first.
+        seen.process.send_signal(signal.SIGINT)
         seen.ends(1)
         until_blocking(lambda: all(has_ended(each) for each in left), "the end of the child")
 
@@ -368,6 +370,40 @@ class TestSupervision:
         write(here / "app.py", "VALUE = 2\n" + APP)
         seen.seen("up 2 ")
         assert all(has_ended(each) for each in old)
+
+    def test_a_command_that_ends_by_itself_leaves_its_daemons(self, watch: Any, here: Path) -> None:
+        write(here / "app.py", DAEMON.removesuffix("time.sleep(600)\n"))
+        seen = watch()
+        daemon = psutil.Process(int(seen.seen(r"up \d+ (\d+)")[0]))
+        try:
+            seen.said("the command exited with status 0")
+            write(here / "app.py", "print('changed')\n")
+            seen.seen("changed")
+            seen.said("the command exited with status 0", times=2)
+            seen.process.terminate()
+            seen.ends(0)
+            assert not has_ended(daemon)
+            own = own_cgroup()
+            assert own is None or not [*own.glob(f"lifecycle-{seen.process.pid}-*")]
+        finally:
+            daemon.kill()
+
+    @pytest.mark.parametrize("keeps", [False, True])
+    def test_a_command_that_is_stopped_leaves_its_daemons_only_on_request(
+        self, watch: Any, here: Path, keeps: bool
+    ) -> None:
+        write(here / "app.py", DAEMON)
+        seen = watch(*(["--keep-daemons"] if keeps else []))
+        [[main, other]] = seen.seen(r"up (\d+) (\d+)")
+        daemon = psutil.Process(int(other))
+        try:
+            seen.process.terminate()
+            seen.ends(0)
+            assert not psutil.pid_exists(int(main))
+            assert has_ended(daemon) is not keeps
+        finally:
+            if keeps:
+                daemon.kill()
 
     @pytest.mark.parametrize("options", [(), ("--prompt",)])
     def test_kill_leaves_neither_the_command_nor_its_daemon(

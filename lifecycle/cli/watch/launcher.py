@@ -12,7 +12,7 @@ import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from lifecycle._util import file_mode
 from lifecycle.cli.files import read_env
@@ -134,10 +134,11 @@ class Launcher:
         if self._mode == "pipes":
             # By default, Python buffers output written to a pipe.
             env["PYTHONUNBUFFERED"] = env.get("PYTHONUNBUFFERED") or "1"
-        worker_class = ProcessWorker if self._foreground is None else _ForegroundWorker
-        return worker_class(
+        return _CommandWorker(
             settings.command[0],
             *(argv if self._handover is None else self._handover.wrapped(argv)),
+            foreground=self._foreground,
+            keep_daemons=settings.keep_daemons,
             cwd=self._here,
             env=env | changes_env(changes),
             stop_signal=settings.stop_signal,
@@ -181,17 +182,33 @@ class Launcher:
         return self._terminals[-1]
 
 
-class _ForegroundWorker(ProcessWorker):
-    """The command in the foreground. If Ctrl+C stops the command, `lifecycle watch` stops too."""
+class _CommandWorker(ProcessWorker):
+    """One run of the command.
+
+    If Ctrl+C stops the command in the foreground, `lifecycle watch` stops too. If the command ends by itself, the
+    daemons that it has started, such as those of build tools, continue.
+    """
+
+    def __init__(
+        self, name: str, *argv: str, foreground: Foreground | None, keep_daemons: bool, **settings: Any
+    ) -> None:
+        super().__init__(name, *argv, **settings)
+        self._foreground = foreground
+        self._keep_daemons = keep_daemons
+
+    def _leaves_daemons(self, exit_code: int | None) -> bool:
+        return self._keep_daemons or not (self._was_asked or self._ended_by_user(exit_code))
+
+    def _ended_by_user(self, exit_code: int | None) -> bool:
+        return self._foreground is not None and self._foreground.ended_by_user(exit_code)
 
     async def _launch(self) -> Awaitable[End]:
         return self._checked(await super()._launch())
 
     async def _checked(self, process: Awaitable[End]) -> End:
         end = await process
-        terminal = cast("Foreground", self._stdio)
         # Some programs respond to the stop signal with the exit status used for Ctrl+C.
-        by_user = terminal.ended_by_user(end.exit_code) and self.status is not Status.STOPPING
+        by_user = self._ended_by_user(end.exit_code) and self.status is not Status.STOPPING
         return replace(end, error=StopTree("Ctrl+C")) if by_user else end
 
 

@@ -209,6 +209,12 @@ class Settings:
         number=True,
         group=_STARTING,
     )
+    keep_daemons: bool = option(
+        None,
+        "leave daemons that the command has started, even if the command is stopped",
+        default=False,
+        group=_STARTING,
+    )
     map_signal: tuple[SignalMap, ...] = option(
         "FROM:TO",
         "when lifecycle watch receives the signal FROM, send TO to the command",

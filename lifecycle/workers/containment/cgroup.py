@@ -39,6 +39,8 @@ __all__ = ["Cgroup", "own_cgroup"]
 
 #: Seconds to wait for killed processes to leave the cgroup, which can take a while on a busy machine.
 _LAST_WAIT: Final = 10.0
+#: How many times to move processes that fork meanwhile.
+_TRIES: Final = 10
 _ENTER: Final = 'echo 0 >"$0" && exec "$@"'
 _SET_BY_SHELLS: Final = ("PWD", "OLDPWD", "SHLVL", "_")
 
@@ -156,6 +158,20 @@ class Cgroup:
             await asyncio.sleep(pause)
             pause = min(0.05, pause * 2)
         return self._gone
+
+    def leave(self) -> None:
+        """Move the remaining processes to this program's own cgroup, and remove the cgroup. Nothing is killed.
+
+        This blocks for a few milliseconds if there are processes.
+        """
+        for _ in range(_TRIES):
+            if self.remove_if_empty():
+                return
+            for pid in self.members():
+                with suppress(OSError):
+                    (self._own / "cgroup.procs").write_text(str(pid))
+        # A process that keeps forking, or that has made a cgroup of its own below this one, stays here.
+        guard_manager.remove_cgroup(self._name)
 
     def _move(self, pid: int) -> None:
         # A process that has exited does not need to be moved.

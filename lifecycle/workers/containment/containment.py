@@ -218,15 +218,15 @@ class Containment:
                 _reap([pid])
             raise
 
-    async def clear(self, *, started: bool = True) -> None:
-        """Kill all remaining processes, including those that have left the group."""
+    async def clear(self, *, started: bool = True, leave: bool = False) -> None:
+        """Kill all remaining processes, including those that have left the group. With ``leave``, let them run."""
         if self._arrival is not None:
             self._arrival.close()
         try:
-            enclosed = self._is_enclosed
-            removed = self._cgroup is not None and await self._cgroup.remove()
-            if self._cookie is not None and started and not (enclosed and removed):
-                await _sweep_for(self._cookie, self._seen)
+            if leave:
+                self._leave()
+            else:
+                await self._kill_all(started=started)
         finally:
             if self._cookie is not None:
                 guard_manager.remove_start(self._cookie)
@@ -234,6 +234,16 @@ class Containment:
             if self._has_guard:
                 self._has_guard = False
                 await guard_manager.release()
+
+    def _leave(self) -> None:
+        if self._cgroup is not None:
+            self._cgroup.leave()
+
+    async def _kill_all(self, *, started: bool) -> None:
+        enclosed = self._is_enclosed
+        removed = self._cgroup is not None and await self._cgroup.remove()
+        if self._cookie is not None and started and not (enclosed and removed):
+            await _sweep_for(self._cookie, self._seen)
 
     @property
     def _is_enclosed(self) -> bool:
