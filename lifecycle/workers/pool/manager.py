@@ -152,13 +152,17 @@ class WorkerManager:
             for _ in range(self.workers.wanted(self.scheduler.queue.anywhere) - size):
                 self._start()
 
-    def _start(self, attempt: int = 0) -> None:
-        """Create a worker. ``attempt`` is the number of consecutive workers that failed before it."""
+    def _start(self, attempt: int = 0, *, planned: bool = True) -> None:
+        """Create a worker. ``attempt`` is the number of consecutive workers that failed before it.
+
+        ``planned`` is False if it replaces a lost worker.
+        """
         worker = PoolWorker(
             f"{self._settings.name}-{next(self._numbers)}",
             self._settings,
             pool=self._pool,
             generation=self.workers.generation,
+            planned=planned,
             on_close=self._connection_closed,
             on_protocol_error=self._protocol_broken,
         )
@@ -273,7 +277,7 @@ class WorkerManager:
         if needed:
             # If the lost worker had completed a call or run for long enough, replace it without delay.
             good = worker.has_answered or self._loop.time() - worker.ready_at >= self._backoff.reset_after
-            self._start(0 if good else worker.attempt + 1)
+            self._start(0 if good else worker.attempt + 1, planned=False)
             if worker.attempt and not good:
                 times, text = worker.attempt + 1, with_stderr(str(error), error)
                 _log.warning("%r failed %d times in a row: %s", self._settings.name, times, text)

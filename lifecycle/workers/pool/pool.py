@@ -6,6 +6,7 @@ that runs inside worker processes is in `child`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -304,6 +305,14 @@ class Pool(BaseWorker):
 
     def _children(self) -> tuple[WorkerState, ...]:
         return () if self._dispatcher is None else tuple(each.state() for each in self._dispatcher.manager.workers)
+
+    def _state_as(self, name: str, **known: Any) -> WorkerState:
+        """Return the pool's state. It is unhealthy while no process can take calls, unless this is planned."""
+        state = super()._state_as(name, **known)
+        healthy = state.health is None or state.health.healthy
+        if healthy and self.status is Status.RUNNING and not self._running().manager.workers.available:
+            return replace(state, health=ProbeResult(healthy=False, message="no process is ready"))
+        return state
 
     def _running(self) -> CallDispatcher:
         if self._dispatcher is not None:

@@ -50,6 +50,7 @@ class PoolWorker(ProcessWorker):
         settings: The pool's settings.
         pool: The pool, which hooks receive as their sender.
         generation: The pool's generation when the worker is created.
+        planned: Whether the worker is started because the pool grows, or replaces a worker that it has ended itself.
         on_close: A function to call with the worker once it no longer accepts calls.
         on_protocol_error: A function to call with the worker and the error if the worker violates the protocol.
     """
@@ -64,6 +65,7 @@ class PoolWorker(ProcessWorker):
         *,
         pool: object,
         generation: int,
+        planned: bool,
         on_close: Callable[[PoolWorker], object],
         on_protocol_error: Callable[[PoolWorker, Exception], object],
     ) -> None:
@@ -86,6 +88,7 @@ class PoolWorker(ProcessWorker):
         #: An ID that is unique among all of the pool's past and future workers.
         self.id = name
         self.generation = generation
+        self.planned = planned
         #: The number of running calls.
         self.leases: int = 0
         #: The total number of calls sent to the worker.
@@ -377,6 +380,16 @@ class WorkerSet:
     def ready(self) -> int:
         """The number of ready workers meant to stay in the pool."""
         return sum(self.stays(worker) and worker.is_up for worker in self.by_id.values())
+
+    @property
+    def available(self) -> bool:
+        """True if a worker is ready and healthy, or no worker is expected to be.
+
+        The latter applies while the pool starts its first worker for the first call, or recycles its only worker.
+        """
+        alive = [worker for worker in self.by_id.values() if worker.phase.alive]
+        ready = any(worker.is_up and worker.healthy for worker in alive)
+        return ready or all(worker.planned and not worker.is_up for worker in alive)
 
     @property
     def free_capacity(self) -> int:

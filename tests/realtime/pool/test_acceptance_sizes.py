@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle import hooks
+from lifecycle import hooks, lifetime
 from lifecycle.backoff import Intensity
 from lifecycle.errors import PoolFailed
 from lifecycle.workers.pool import Phase, Pool, Recycle, Sessions
-from tests.realtime.pool.pools import QUICK, announced, gone, pids, pool_of, ready, started
+from tests.realtime.pool.pools import QUICK, announced, gone, kill, pids, pool_of, ready, started
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -34,6 +36,48 @@ async def test_workers_that_come_and_go_leave_no_loggers() -> None:
         for _ in range(3):
             await pool.call("pid")
     assert not [name for name in logging.root.manager.loggerDict if name.startswith("lifecycle.workers.pool-")]
+
+
+@pytest.mark.parametrize("way", ["grow", "recycle", "refresh"])
+async def test_a_program_stays_ready_while_its_pool_adds_or_replaces_a_worker(tmp_path: Path, way: str) -> None:
+    release = tmp_path / "release"
+    release.touch()
+    recycle = Recycle(calls=1 if way == "recycle" else None)
+    async with (
+        lifetime(signals=False) as life,
+        pool_of("Waits", init=[str(release)], size=(1, 2 if way == "grow" else 1), recycle=recycle) as pool,
+    ):
+        assert life.health().ready
+        release.unlink()
+        async with contextlib.AsyncExitStack() as stack:
+            if way == "grow":
+                await stack.enter_async_context(pool.lease())
+            task = asyncio.create_task(pool.refresh() if way == "refresh" else pool.call("pid"))
+            await until(lambda: pool.stats().starting)
+            assert life.health().ready
+            assert life.health().components["pool/pool-2"].message == "starting"
+            release.touch()
+            await task
+        await until(lambda: not pool.stats().starting)
+        assert life.health().ready
+
+
+async def test_a_program_that_has_lost_all_workers_of_its_pool_is_not_ready(tmp_path: Path) -> None:
+    release = tmp_path / "release"
+    release.touch()
+    async with lifetime(signals=False) as life, pool_of("Waits", init=[str(release)], size=(1, 2)) as pool:
+        release.unlink()
+        kill(pool.members()[0].pid, signal.SIGKILL)
+        await until(lambda: pool.stats().starting)
+        assert (life.health().ready, life.health().live) == (False, True)
+        assert life.health().components["pool"].message == "no process is ready"
+        release.touch()
+        await until(lambda: life.health().ready)
+
+
+async def test_a_pool_without_workers_is_ready_for_the_first_call() -> None:
+    async with lifetime(signals=False) as life, pool_of(size=(0, 1)):
+        assert life.health().ready
 
 
 async def test_the_successor_starts_while_the_last_call_runs(tmp_path: Path) -> None:
