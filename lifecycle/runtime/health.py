@@ -38,8 +38,8 @@ class ComponentHealth:
 class Health:
     """The health of a program at a particular moment."""
 
-    #: True if everything has started and is healthy, and the shutdown has not begun. A pool needs only one ready process,
-    #: so it can add and replace processes in the meantime.
+    #: True if everything has started and is healthy, and the shutdown has not begun. A pool needs only one ready
+    #: process, so it can add and replace processes in the meantime.
     ready: bool
     #: False if a main, a worker or a child has failed permanently, so that only a restart of the program can help. A
     #: child has failed permanently if its circuit is open or it is not restarted.
