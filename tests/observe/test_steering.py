@@ -202,8 +202,10 @@ async def test_terminate_suspends_first(observed: str | None) -> None:
         router.also(observed, Recorder())
     async with steered(router) as (life, console):
         await console.command("terminate")
-        assert order.events == [SuspendEvent()]
-        assert life.stopping
+        stopped = life.stopping
+    # An assertion inside the block would be lost, because the block is cancelled when the lifetime stops.
+    assert order.events == [SuspendEvent()]
+    assert stopped
 
 
 async def test_terminate_stops_also_where_suspending_fails() -> None:
