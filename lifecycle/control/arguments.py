@@ -120,17 +120,43 @@ def arguments_of(name: str, handler: Callable[..., Any]) -> Arguments | None:
     """Return a parser for the parameters of ``handler``.
 
     Return None if the handler takes the event itself or is not valid.
+
+    Raises:
+        TypeError: if its annotations cannot be evaluated, or a parameter cannot be filled from the command line.
     """
-    if isinstance(handler, type):
+    if (
+        not callable(handler)
+        or isinstance(handler, type)
+        or inspect.isgeneratorfunction(handler)
+        or inspect.isasyncgenfunction(handler)
+    ):
         return None
     try:
-        signature = inspect.signature(handler, eval_str=True)
-    except (TypeError, ValueError, NameError):
+        signature = _signature(name, handler)
+    except ValueError:  # some callables written in C have no signature
         return None
     parameters = list(signature.parameters.values())
     if _takes_only_the_event(signature, parameters):
         return None
     return Arguments(name, handler, parameters)
+
+
+def _signature(name: str, handler: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of ``handler``, with evaluated annotations."""
+    try:
+        return inspect.signature(handler, eval_str=True)
+    except NameError:
+        from lifecycle.events import CommandEvent, Event, Topical
+
+    # Our own names are known even if the program imports them only for type checkers.
+    known = {"CommandEvent": CommandEvent, "Event": Event, "Topical": Topical}
+    try:
+        return inspect.signature(handler, locals=known, eval_str=True)
+    except NameError as error:
+        raise TypeError(
+            f"the annotations of the command {name!r} cannot be evaluated: {error}; import the name outside "
+            "`if TYPE_CHECKING`, or leave out the annotation"
+        ) from error
 
 
 def _takes_only_the_event(signature: inspect.Signature, parameters: list[Parameter]) -> bool:

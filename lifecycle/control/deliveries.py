@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 from contextlib import nullcontext
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Awaitable, Generator, Mapping
     from contextlib import AbstractContextManager
     from types import TracebackType
 
     from lifecycle.control.routing import Match, Route
     from lifecycle.events import Topical
 
-__all__ = ["Delivery", "current", "current_lane", "delivery", "emits_stored"]
+__all__ = ["Begun", "Delivery", "current", "current_lane", "delivery", "emits_stored"]
 
 _numbers = itertools.count(1)
 
@@ -211,3 +212,26 @@ class Delivery:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
+
+
+class Begun(Delivery):
+    """The delivery to a tap whose plain function has returned an awaitable, which the tap's lane awaits."""
+
+    __slots__ = ("_work",)
+
+    def __init__(self, event: Topical, route: Route, work: Awaitable[Any]) -> None:
+        super().__init__(event, None, route)
+        self._work: Awaitable[Any] | None = work
+
+    def take(self, event: Topical) -> Awaitable[Any] | None:
+        """Return the awaitable if it belongs to ``event``. It is returned only once."""
+        if event is not self.event:
+            return None
+        work, self._work = self._work, None
+        return work
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the delivery. A coroutine that was never awaited is closed."""
+        if inspect.iscoroutine(self._work):
+            self._work.close()
+        super().end(error)

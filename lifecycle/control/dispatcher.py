@@ -7,6 +7,7 @@ the sources, and ``running`` starts and stops the router.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Final, Protocol
@@ -15,7 +16,7 @@ from lifecycle import hooks
 from lifecycle._async import start_task, was_cancelled
 from lifecycle._util import error_text, name_of, was_logged
 from lifecycle.control.debouncing import Debounce, Debouncer
-from lifecycle.control.deliveries import Delivery, current, emits_stored
+from lifecycle.control.deliveries import Begun, Delivery, current, emits_stored
 from lifecycle.control.keyed_lanes import KeyedLane, check_key
 from lifecycle.control.lanes import Lane
 from lifecycle.control.patterns import Pattern
@@ -315,7 +316,8 @@ class Dispatcher:
     def _show(self, tap: Route, event: Topical) -> None:
         """Pass the event to a tap.
 
-        A plain tap is called immediately. For an async tap, the event goes into the tap's lane if it has capacity.
+        A plain tap is called immediately. For an async tap, the event goes into the tap's lane if it has capacity. The
+        lane also awaits an awaitable that a plain tap returns.
         """
         if not tap.is_direct:
             # Another tap may have removed this one.
@@ -323,19 +325,26 @@ class Dispatcher:
                 return
             if tap.is_also:
                 self._admit_also(tap, event)
-                return
-            lane = self.lane_of(tap)
-            if lane.is_full:
-                tap.dropped += 1
             else:
-                lane.put(Delivery(event, None, tap))
+                self._queue_for_tap(Delivery(event, None, tap), tap)
             return
         try:
-            tap.bound(event)
+            result = tap.bound(event)
         except Dropped:
             tap.dropped += 1
         except (Exception, asyncio.CancelledError):  # noqa: BLE001  # errors from taps are only logged
             self.report.log_tap_failed(tap, event)
+        else:
+            if result is not None and inspect.isawaitable(result):
+                self._queue_for_tap(Begun(event, tap, result), tap)
+
+    def _queue_for_tap(self, delivery: Delivery, tap: Route) -> None:
+        lane = self.lane_of(tap)
+        if lane.is_full:
+            tap.dropped += 1
+            delivery.end()
+        else:
+            lane.put(delivery)
 
     def _admit_also(self, route: Route, event: Topical) -> None:
         """Pass an event to a route registered with `Router.also`.

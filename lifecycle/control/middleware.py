@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from lifecycle._durations import in_seconds
 from lifecycle._util import name_of
-from lifecycle.control.routing import as_async
+from lifecycle.control.routing import as_async, returns_middleware
 from lifecycle.errors import NotHandled
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ _Wrapped: TypeAlias = "Callable[[_E], Coroutine[Any, Any, None]]"
 
 
 def once(handler: Callable[[_E], Any]) -> _Wrapped[_E]:
-    """Run ``handler`` at most once, even under concurrent calls. Later calls return without running it.
+    """Run ``handler`` until it has succeeded once. Calls during and after that run return without running it.
 
-    If the first run fails, the handler is not run again.
+    A run that raises an error or is cancelled does not count, so the next call runs the handler again.
     """
     call = as_async(handler)
     ran = False
@@ -40,11 +40,16 @@ def once(handler: Callable[[_E], Any]) -> _Wrapped[_E]:
         nonlocal ran
         if not ran:
             ran = True
-            await call(event)
+            try:
+                await call(event)
+            except BaseException:
+                ran = False
+                raise
 
     return run_once
 
 
+@returns_middleware
 def recover(on_error: Callable[[Any, Exception], Any] | None = None) -> Wrapper:
     """Catch every `Exception` except `NotHandled`.
 
@@ -73,6 +78,7 @@ def recover(on_error: Callable[[Any, Exception], Any] | None = None) -> Wrapper:
     return middleware
 
 
+@returns_middleware
 def log(logger: logging.Logger | None = None, level: int = logging.INFO) -> Wrapper:
     """Log when each call starts and finishes, and how long it took. An error is logged with its traceback.
 
@@ -105,6 +111,7 @@ def log(logger: logging.Logger | None = None, level: int = logging.INFO) -> Wrap
     return middleware
 
 
+@returns_middleware
 def timeout(seconds: Duration) -> Wrapper:
     """Cancel a call that takes longer than ``seconds``, and raise `TimeoutError`.
 

@@ -222,10 +222,11 @@ class Router:
 
         Args:
             middleware: Functions that take a handler and return the wrapped handler. The first is the outermost.
+
+        Raises:
+            TypeError: if ``middleware`` cannot wrap a handler. Nothing is changed in that case.
         """
-        self._table.wrap(middleware)
-        if (fallback := self._dispatcher.fallback) is not None:
-            fallback.add_middleware(middleware)
+        self._table.wrap(middleware, self._dispatcher.fallback)
         self._middleware += middleware
 
     # -- commands ----------------------------------------------------------------------------------------------
@@ -234,7 +235,9 @@ class Router:
     def command(self, name: _H, /) -> _H: ...
 
     @overload
-    def command(self, name: str, /, *, help: str = "", complete: Completer | None = None) -> Callable[[_H], _H]: ...
+    def command(
+        self, name: str | None = None, /, *, help: str = "", complete: Completer | None = None
+    ) -> Callable[[_H], _H]: ...
 
     @overload
     def command(
@@ -243,7 +246,7 @@ class Router:
 
     def command(
         self,
-        name: str | Callable[..., Any],
+        name: str | Callable[..., Any] | None = None,
         handler: Callable[..., Any] | None = None,
         *,
         help: str = "",  # noqa: A002  # the usual name
@@ -251,8 +254,9 @@ class Router:
     ) -> Any:
         """Register a command. When a user types its name, ``handler`` is called.
 
-        If `command` is used as a decorator, the name is taken from the function, unless you pass one:
-        ``@router.command("name")``. All commands share the lane ``command``, so they run one after another.
+        If `command` is used as a decorator, with or without parentheses, the name is taken from the function, unless
+        you pass one: ``@router.command("name")``. All commands share the lane ``command``, so they run one after
+        another.
 
         A handler gets the `CommandEvent` itself if it has a single parameter that is unannotated or annotated with an
         event class. For any other handler, the arguments are parsed: ``async def deploy(target: str, force: bool =
@@ -273,16 +277,17 @@ class Router:
         Raises:
             RouteConflict: if the name is taken.
             ValueError: if the name is not a single word.
-            TypeError: if a parameter of the handler cannot be filled from the command line.
+            TypeError: if a parameter of the handler cannot be filled from the command line, or its annotations cannot
+                be evaluated, for example because a type is imported only under ``TYPE_CHECKING``.
         """
-        if not isinstance(name, str):
-            self._command(name_of(name).rpartition(".")[2], name)
+        if callable(name):
+            self._command(_last_name(name), name)
             return name
-        if handler is not None:
+        if name is not None and handler is not None:
             return self._command(name, handler, help, complete)
 
         def register(handler: Callable[..., Any]) -> Callable[..., Any]:
-            self._command(name, handler, help, complete)
+            self._command(_last_name(handler) if name is None else name, handler, help, complete)
             return handler
 
         return register
@@ -530,6 +535,10 @@ class Router:
             dropped=dropped,
             fallback=None if fallback is None else name_of(fallback.handler),
         )
+
+
+def _last_name(handler: object) -> str:
+    return name_of(handler).rpartition(".")[2]
 
 
 def _taken(delivery: Delivery) -> Delivery:

@@ -12,7 +12,7 @@ import functools
 import inspect
 import sys
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from lifecycle._async import is_async
 from lifecycle._util import name_of
@@ -29,7 +29,19 @@ if TYPE_CHECKING:
     from lifecycle.control.types import AsyncHandler, Handler, LaneKey, Middleware, RouteHandler
     from lifecycle.events import Topical
 
-__all__ = ["MAX_TOPIC", "Busy", "Match", "Route", "RouteTable", "as_async", "as_pattern", "caller"]
+__all__ = [
+    "MAX_TOPIC",
+    "Busy",
+    "Match",
+    "Route",
+    "RouteTable",
+    "as_async",
+    "as_pattern",
+    "caller",
+    "returns_middleware",
+]
+
+_F = TypeVar("_F", bound="Callable[..., Any]")
 
 #: The maximum length of a topic in characters. Since the number of cached entries is limited, this limits the size of
 #: the cache.
@@ -205,9 +217,27 @@ def _awaiting(handler: Handler) -> AsyncHandler:
     return call
 
 
+#: The functions of this library that take settings and return middleware.
+_factories: Final[list[Callable[..., Any]]] = []
+
+
+def returns_middleware(function: _F) -> _F:
+    """Mark a function that takes settings and returns middleware, such as `recover`, and return it unchanged."""
+    _factories.append(function)
+    return function
+
+
+def _refuse_factory(middleware: object) -> None:
+    """Raise TypeError if the parentheses after a function such as `recover` are missing."""
+    if any(middleware is each for each in _factories):
+        name = name_of(middleware)
+        raise TypeError(f"{name} takes settings and returns middleware; call it: {name}(…)")
+
+
 def _wrap(handler: AsyncHandler, middleware: Iterable[Middleware]) -> AsyncHandler:
     """Wrap ``middleware`` around ``handler``. The first is the outermost."""
     for each in reversed(tuple(middleware)):
+        _refuse_factory(each)
         wrapped = each(handler)
         if not callable(wrapped):
             raise TypeError(f"middleware {name_of(each)} returned {wrapped!r}; it must return a handler")
@@ -351,14 +381,22 @@ class Route:
         Each middleware wraps the handler exactly once. Any state that it keeps, as `once` does, therefore lasts as long
         as the route.
         """
+        self.prepare_middleware(middleware)()
+
+    def prepare_middleware(self, middleware: Iterable[Middleware]) -> Callable[[], None]:
+        """Return a function that does the same as `add_middleware` and cannot fail."""
         innermost, replace = _replaceable(self._handler)
         wrapped = _wrap(innermost, middleware)
-        if self._replace_innermost is None:
-            self.call = wrapped
-        else:
-            self._replace_innermost(wrapped)
-        self._replace_innermost = replace
-        self._match = None
+
+        def add() -> None:
+            if self._replace_innermost is None:
+                self.call = wrapped
+            else:
+                self._replace_innermost(wrapped)
+            self._replace_innermost = replace
+            self._match = None
+
+        return add
 
     def info(self) -> RouteInfo:
         """Return the settings and counts of the route."""
@@ -542,12 +580,14 @@ class RouteTable:
         self.forget()
         return True
 
-    def wrap(self, middleware: Sequence[Middleware]) -> None:
-        """Add ``middleware`` to every route."""
+    def wrap(self, middleware: Sequence[Middleware], fallback: Route | None) -> None:
+        """Add ``middleware`` to every route and to ``fallback``. If it cannot wrap one of them, change nothing."""
         for each in middleware:
+            _refuse_factory(each)
             as_async(each)
-        for route in (*self.routes.values(), *self.also):
-            route.add_middleware(middleware)
+        routes = (*self.routes.values(), *self.also, *([] if fallback is None else [fallback]))
+        for add in [route.prepare_middleware(middleware) for route in routes]:
+            add()
         self.forget()
 
     def forget(self) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from lifecycle._async import is_async, was_cancelled
 from lifecycle._util import name_of
+from lifecycle.control.deliveries import Begun, current
 from lifecycle.control.dispatcher import Relayed
 from lifecycle.control.routing import Route, as_async, as_pattern
 from lifecycle.errors import Dropped
@@ -34,8 +35,9 @@ class Tap:
     """A handler that is called with every matching event, in addition to the event's route.
 
     A plain function is called immediately, before the event reaches its route. An async function has its own lane. The
-    tap misses an event if this lane is full, or if the handler raises `Dropped`, as `notify` does when its queue is
-    full. `Router.dispatch` uses no lanes, so it also awaits async taps.
+    lane also awaits an awaitable that a plain function returns. The tap misses an event if this lane is full, or if the
+    handler raises `Dropped`, as `notify` does when its queue is full. `Router.dispatch` uses no lanes, so it also
+    awaits async taps.
 
     `Router.also` also returns an object of this class, whose `missed` counts all dropped events.
     """
@@ -97,8 +99,10 @@ def _contained(route: Route, dispatcher: Dispatcher) -> Callable[[Any], Awaitabl
     call = route.call
 
     async def look(event: Any) -> None:
+        here = current.get()
+        begun = here.take(event) if isinstance(here, Begun) else None
         try:
-            await call(event)
+            await (call(event) if begun is None else begun)
         except Dropped:
             route.dropped += 1
         except asyncio.CancelledError:

@@ -194,3 +194,45 @@ async def test_a_single_parameter_for_the_event_gets_it(annotation: Any) -> None
     router.command("show", show)
     await typed(router, "show me")
     assert seen == [CommandEvent("show", ("me",))]
+
+
+@pytest.mark.parametrize("annotation", ["NotImported", "NotImported | None"])
+def test_an_annotation_that_cannot_be_evaluated_is_refused(annotation: str) -> None:
+    """Such a type is imported only under TYPE_CHECKING. The handler would get the event instead of the argument."""
+
+    async def deploy(target: Any) -> None: ...
+
+    deploy.__annotations__["target"] = annotation
+    router = Router()
+    with pytest.raises(TypeError, match=r"'deploy' cannot be evaluated: name 'NotImported'.*`if TYPE_CHECKING`"):
+        router.command(deploy)
+    assert (router.routes(), router.commands.words()) == ([], ())
+
+
+@pytest.mark.parametrize("annotation", ["CommandEvent", "Event", "Topical"])
+async def test_event_classes_of_the_library_may_be_imported_for_type_checkers_only(annotation: str) -> None:
+    """The module of the handler does not define these names at run time."""
+    module: dict[str, Any] = {}
+    code = f"from __future__ import annotations\nseen = []\ndef deploy(event: {annotation}) -> None: seen.append(event)"
+    exec(code, module)  # a module of the user
+    router = Router()
+    router.command(module["deploy"])
+    await typed(router, "deploy prod")
+    assert module["seen"] == [CommandEvent("deploy", ("prod",))]
+
+
+async def test_a_decorator_with_empty_parentheses_takes_the_name_from_the_function() -> None:
+    router, seen = Router(), list[str]()
+
+    @router.command()
+    async def deploy(target: str) -> None:
+        seen.append(target)
+
+    @router.command(help="Undo the deployment.")
+    async def undo() -> None:
+        seen.append("undone")
+
+    await typed(router, "deploy prod")
+    await typed(router, "undo")
+    assert seen == ["prod", "undone"]
+    assert [each.help for each in router.commands] == ["", "Undo the deployment."]

@@ -91,6 +91,43 @@ def test_invalid_middleware_is_refused(wrong: Any) -> None:
     assert router.state().middlewares == 0
 
 
+@pytest.mark.parametrize("forgotten", [recover, log, timeout], ids=["recover", "log", "timeout"])
+def test_missing_parentheses_are_refused_at_registration_with_the_remedy(forgotten: Any) -> None:
+    router = Router()
+    remedy = rf"call it: {forgotten.__name__}\("
+    with pytest.raises(TypeError, match=remedy):
+        router.use(forgotten)
+    for register in (router.handle, router.also):
+        with pytest.raises(TypeError, match=remedy):
+            register("a", Recorder(), middleware=[forgotten])
+    assert (router.routes(), router.state().middlewares) == ([], 0)
+
+
+async def test_middleware_that_cannot_wrap_one_route_wraps_none() -> None:
+    router, wrapped = Router(), list[str]()
+    for register in (lambda: router.handle("a", Recorder()), lambda: router.also("**", Recorder())):
+        register()
+    router.fallback(Recorder())
+    handlers: list[Any] = []
+
+    def refuses_the_last(handler: Any) -> Any:
+        handlers.append(handler)
+        if len(handlers) == 3:
+            raise ValueError("not this one")
+
+        async def wrapper(event: Event) -> None:
+            wrapped.append(event.topic)
+            await handler(event)
+
+        return wrapper
+
+    with pytest.raises(ValueError, match="not this one"):
+        router.use(refuses_the_last)
+    for topic in ("a", "b"):
+        await router.dispatch(Event(topic))
+    assert (wrapped, router.state().middlewares) == ([], 0)
+
+
 def test_middleware_that_returns_no_handler_is_named() -> None:
     router = Router()
 
@@ -106,7 +143,7 @@ def test_middleware_that_returns_no_handler_is_named() -> None:
 # -- once --------------------------------------------------------------------------------------------------------
 
 
-async def test_once_runs_at_most_once_also_under_concurrent_calls_and_after_a_failure(clock: Clock) -> None:
+async def test_once_runs_once_also_under_concurrent_calls(clock: Clock) -> None:
     calls = 0
 
     @once
@@ -114,12 +151,27 @@ async def test_once_runs_at_most_once_also_under_concurrent_calls_and_after_a_fa
         nonlocal calls
         calls += 1
         await asyncio.sleep(1)
-        raise RuntimeError("the one run")
 
-    results = await asyncio.gather(*(handler(Event("a")) for _ in range(5)), return_exceptions=True)
-    assert [type(each) for each in results] == [RuntimeError, *[type(None)] * 4]
+    await asyncio.gather(*(handler(Event("a")) for _ in range(5)))
     await handler(Event("a"))
     assert calls == 1
+
+
+@pytest.mark.parametrize("error", [RuntimeError, NotHandled, asyncio.CancelledError])
+async def test_once_runs_again_after_a_run_that_failed(error: type[BaseException]) -> None:
+    results: list[BaseException | None] = [error("first"), error("second"), None, None]
+
+    @once
+    async def initialise(_event: Event) -> None:
+        if (result := results.pop(0)) is not None:
+            raise result
+
+    for _ in range(2):
+        with pytest.raises(error):
+            await initialise(Event("a"))
+    for _ in range(2):
+        await initialise(Event("a"))
+    assert len(results) == 1
 
 
 async def test_once_keeps_its_state_when_middleware_is_added() -> None:

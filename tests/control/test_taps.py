@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -93,6 +94,68 @@ async def test_a_tap_whose_handler_drops_an_event_counts_it_as_missed(
         await router.dispatch(Event("a"))
     assert (queue.qsize(), tap.missed, router.taps()[0].missed) == (1, 3, 3)
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def test_a_tap_that_is_a_lambda_around_an_async_function_runs_in_order_and_once(clock: Clock) -> None:
+    router, calls, seen = Router(), list[int](), list[int]()
+
+    async def audit(event: Event) -> None:
+        await asyncio.sleep(1)
+        seen.append(event.data)
+
+    def tap(event: Event) -> Any:
+        calls.append(event.data)
+        return audit(event)
+
+    router.handle("a", Recorder())
+    tapped = router.tap("a", tap)
+    router.emit_nowait(Event("a", 0))
+    async with running(router):
+        for number in (1, 2):
+            await router.emit(Event("a", number))
+        await clock.advance(5)
+        await router.dispatch(Event("a", 3))
+    assert calls == seen == [0, 1, 2, 3]
+    assert tapped.missed == 0
+
+
+async def test_a_tap_whose_lane_is_full_closes_the_coroutine_and_counts_the_event(clock: Clock) -> None:
+    router, seen = Router(buffer=0), list[int]()
+
+    async def audit(event: Event) -> None:
+        seen.append(event.data)
+
+    def tap(event: Event) -> Any:
+        return audit(event)
+
+    router.handle("a", Recorder(), concurrency=5)
+    tapped = router.tap("a", tap)
+    for number in range(3):
+        router.emit_nowait(Event("a", number))
+    assert tapped.missed == 2
+    async with running(router):
+        await clock.settle()
+    assert seen == [0]
+
+
+async def test_a_stopping_router_closes_the_coroutine_of_a_tap_that_waits(clock: Clock) -> None:
+    router, seen = Router(drain_timeout=0), list[int]()
+
+    async def audit(event: Event) -> None:
+        seen.append(event.data)
+        await asyncio.sleep(1)
+
+    def tap(event: Event) -> Any:
+        return audit(event)
+
+    router.handle("a", Recorder())
+    router.tap("a", tap)
+    async with running(router):
+        for number in range(3):
+            await router.emit(Event("a", number))
+        await clock.settle()
+    gc.collect()  # a coroutine that was never awaited would warn
+    assert seen == [0]
 
 
 async def test_a_removed_tap_sees_no_more(clock: Clock) -> None:

@@ -128,8 +128,8 @@ debounce(temperature, 1)  # type: ignore[arg-type]  # pyright: ignore[reportArgu
 router.handle("a", "print")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 # Settings are keyword arguments.
 router.handle("a", print, 0.2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-# A command needs a name or a function.
-router.command()  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+# A command's name is a string.
+router.command(7)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
 # A relay returns whether the event is passed on.
 add_relay(router, "a", build)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
