@@ -128,8 +128,11 @@ def _write(stream: TextIO | None, text: str) -> bool:
 
 
 def without_output(text: str) -> str:
-    """Return a process's error message without the last lines of its output, which have already been shown."""
-    return text.partition("; the end of its stderr:\n")[0]
+    """Return a process's error message without the last lines of its output, which have already been shown.
+
+    Settings have the names of our keys and options.
+    """
+    return text.partition("; the end of its stderr:\n")[0].replace("start_timeout", "start-timeout")
 
 
 def signal_name(number: int) -> str:

@@ -88,7 +88,7 @@ def not_ready(name: str, ready: Readiness, life: asyncio.Future[End | None], tim
     if not life.done():
         return WorkerFailed(
             f"{name!r} did not {ready} within {timeout:g} s and was stopped{reason}; "
-            "if it starts slowly, set a longer start timeout"
+            "if it starts slowly, set a longer start_timeout"
         )
     end = End.of(life)
     how = "exited with status 0" if end.error is None else str(end.error).removeprefix(f"{name!r} ")

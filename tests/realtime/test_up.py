@@ -552,6 +552,17 @@ class TestOrder:
         assert "ready: cache" not in program.text
         program.stop()
 
+    def test_the_first_healthy_probe_is_found_long_before_the_interval_ends(
+        self, tables: Callable[..., Running]
+    ) -> None:
+        program = tables("""\
+            [processes]
+            db = { command = "sleep 0.2; touch ok; exec sleep 600", probe = "cmd:test -e ok", probe-interval = 900 }
+            web = { command = "echo begun; exec sleep 600", depends-on = { db = "healthy" } }
+        """)
+        program.until("web    | begun")
+        program.stop()
+
     def test_process_that_ends_for_good_before_it_is_healthy_stops_all(self, tables: Callable[..., Running]) -> None:
         text = tables(f"""
             [processes.db]

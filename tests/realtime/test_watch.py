@@ -360,7 +360,7 @@ class TestSupervision:
 
     def test_run_that_is_not_ready_in_time_is_stopped_and_waits_for_a_change(self, watch: Any) -> None:
         seen = watch("--ready", "notify", "--start-timeout", "0.1")
-        seen.said(r"within 0\.1 s and was stopped; .*; waiting for a change")
+        seen.said(r"within 0\.1 s and was stopped; .* set a longer start-timeout; waiting for a change")
         assert seen.children() == []
 
     def test_processes_of_a_run_end_before_the_next_begins(self, watch: Any, here: Path) -> None:

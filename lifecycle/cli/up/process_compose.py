@@ -283,6 +283,8 @@ class _Reader:
         restart, exit_on = self._restarts(node.node("availability"))
         keys |= restart | self._probes(node, restarts="max-restarts" in restart)
         node.check()
+        if not keys["command"]:
+            raise ValueError(f'{node.path} has no command; add one, such as command: "python app.py"')
         try:
             process = process_of(name, keys, self._base)
         except ValueError as error:
@@ -290,11 +292,12 @@ class _Reader:
         return replace(process, exit_on=exit_on, constant_backoff=True)
 
     def _command(self, node: _Node) -> list[str]:
+        """Return the words of the command, or an empty list if there is none."""
         line, words = node.text("command"), node.get("entrypoint")
         if line:
             return [*self._shell, line]
-        if not isinstance(words, list) or not words:
-            raise ValueError(f'{node.path} has no command; add one, such as command: "python app.py"')
+        if not isinstance(words, list):
+            return []
         return [word if isinstance(word, str) else str(word) for word in cast("list[object]", words)]
 
     def _env_file(self, node: _Node) -> dict[str, str]:

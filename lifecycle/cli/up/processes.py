@@ -336,9 +336,11 @@ def process_of(name: str, keys: Mapping[str, Any], base: Path) -> Process:
     """
     if not NAME.fullmatch(name):
         raise ValueError("is not a valid process name; use letters, digits, - and _")
-    if "command" not in keys:
+    # A wrong key is reported first, because it may be a misspelt `command`.
+    fields = _fields(keys, base)
+    if "command" not in fields:
         raise ValueError('has no command; add one, such as command = "python app.py"')
-    process = Process(name, **_fields(keys, base))
+    process = Process(name, **fields)
     if process.restart_unhealthy and (process.probe is None or process.restart in (None, "never")):
         raise ValueError('restart-unhealthy needs a probe, and restart = "on-failure" or "always"; add what is missing')
     return process

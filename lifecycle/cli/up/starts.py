@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from lifecycle._async import start_task
 from lifecycle.cli.output import shell_status
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from lifecycle.workers.model import End
 
 __all__ = ["OrderedWorker", "Starts"]
+
+#: The shortest and the longest time, in seconds, between two probes until the first one succeeds.
+_FIRST_PAUSE: Final = 0.02
+_LONGEST_PAUSE: Final = 0.2
 
 
 class Starts:
@@ -227,8 +231,10 @@ class Starts:
 
     async def _wait_healthy(self, process: Process) -> None:
         """Wait until the probe of ``process`` succeeds. Without a probe, a ready process is considered healthy."""
-        while process.probe is not None and not (await self._supervisor.probe(process.name)).healthy:  # noqa: ASYNC110  # a probe has to be repeated
-            await asyncio.sleep(process.probe_interval)
+        pause = _FIRST_PAUSE
+        while process.probe is not None and not (await self._supervisor.probe(process.name)).healthy:
+            await asyncio.sleep(min(pause, process.probe_interval))
+            pause = min(2 * pause, _LONGEST_PAUSE)
         self._healthy.add(process.name)
 
     async def _restart(self, name: str) -> None:

@@ -203,9 +203,7 @@ class AnnouncedWebhook(WebhookSource):
         super().__init__(*address, verify=GitHub(secret_in(secret_env)) if secret_env else None)
         self._announce = announce
         self._warning = (
-            ""
-            if secret_env
-            else "; any local program can send requests; to require signatures, use --secret-env NAME"
+            "" if secret_env else "; any local program can send requests; to require signatures, use --secret-env NAME"
         )
 
     async def __aenter__(self) -> Self:

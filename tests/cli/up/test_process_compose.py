@@ -152,6 +152,7 @@ def test_variables_are_replaced_and_the_shell_replaces_unknown_ones(
         ("command: x, depends_on: { web: { condition: up } }", "web.condition: 'up' is not known; known: process_"),
         ("command: x, working_dir: nowhere", 'processes.web: cwd = "nowhere": .* is not a directory'),
         ("", "processes.web has no command; add one"),
+        ("comand: x", r"processes.web.comand is not known; did you mean command\?"),
     ],
 )
 def test_wrong_or_unsupported_keys_are_refused(

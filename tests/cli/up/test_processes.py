@@ -160,6 +160,7 @@ class TestTables:
             ("", "defines no processes; write tables .processes.NAME."),
             ("processes.w = 3", r"command = 3 is neither a string nor a list"),
             ("processes.w = {}", r"has no command"),
+            ("processes.w = { comand = 'x' }", r"comand is not known; did you mean command\?"),
             ("processes.w = []", r"command = \[\] is empty"),
             ("processes.w = ' '", "command = .* is empty"),
             ("processes.w = ['a', '']", "command = .* contains an empty string"),

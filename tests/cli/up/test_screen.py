@@ -85,6 +85,8 @@ class TestOutcomes:
         )
         error = "'a' did not stop in time and was killed"
         assert describe_end(state("a", Status.KILLED, error=error)) == "did not stop in time and was killed"
+        error = "'a' did not accept connections within 5 s and was stopped; set a longer start_timeout"
+        assert "set a longer start-timeout" in describe_end(state("a", Status.FAILED, ran=None, error=error))
         error = "'a' cannot start: it is not there; make it"
         assert (
             describe_end(state("a", Status.FAILED, ran=None, error=error)) == "cannot start: it is not there; make it"
