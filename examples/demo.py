@@ -28,7 +28,7 @@ $ {line}
   type   suspend, resume, reload, restart, status, help, quit; Tab completes
   press  Ctrl+C to suspend, again to quit
   watch  the dashboard, whose address follows
-  ask    lifecycle ctl status --watch, tail, explain file/modified, attach, stop; in another terminal
+  ask    {lifecycle} ctl status --watch; in another terminal; also tail, explain file/modified, attach, stop
 """
 
 
@@ -43,6 +43,12 @@ def free_port(wanted: int) -> int:
                 continue
             return int(probe.getsockname()[1])
     raise OSError("no port is free on 127.0.0.1")
+
+
+def installed(name: str) -> str:
+    """Return what to type for a program of this environment: its name, or its path if the shell would not find it."""
+    program = Path(sys.executable).with_name(name)
+    return name if shutil.which(name) == str(program) else min(os.path.relpath(program), str(program), key=len)
 
 
 def signature(secret: str) -> str:
@@ -60,8 +66,10 @@ def demo() -> int:
     options = ["watch", "--prompt", str(SITE), "--webhook", address, "--secret-env", "WEBHOOK_SECRET"]
     command = [sys.executable, str(SITE / "app.py")]
     curl = f'curl -d {BODY} -H "X-Hub-Signature-256: sha256={signature(secret)}" http://{address}/reload'
-    line = f"lifecycle {' '.join(options)} -- python {command[-1]}"
-    print(TEXT.format(line=line, port=port, site=SITE, curl=curl), flush=True)
+    lifecycle = installed("lifecycle")
+    variables = f"PORT={port} WEBHOOK_SECRET={secret}"
+    line = f"{variables} {lifecycle} {' '.join(options)} -- {installed(Path(sys.executable).name)} {command[-1]}"
+    print(TEXT.format(line=line, lifecycle=lifecycle, port=port, site=SITE, curl=curl), flush=True)
     return main([*options, *sys.argv[1:], "--", *command], beside=[Dashboard()])
 
 

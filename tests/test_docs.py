@@ -45,7 +45,8 @@ from lifecycle.cli.app import build_parser, parse
 from lifecycle.cli.up.processes import KEYS, Condition, in_order, parse_procfile, read_processes
 from lifecycle.cli.watch.settings import OPTIONS, read_table, watch_settings
 from lifecycle.testing import VirtualLoop
-from tests.programs import LIMIT, Running, connect, free_port, post
+from tests.programs import LIMIT, Running, connect, free_port, in_this_process, post
+from tests.realtime.observe.shops import home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -300,18 +301,29 @@ def test_the_first_program_of_the_readme_restarts_its_server_on_a_signed_webhook
     program.stop()
 
 
-def test_the_program_of_the_quickstart(start: Callable[..., Running], tmp_path: Path) -> None:
+def test_the_program_of_the_quickstart(
+    start: Callable[..., Running], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     page, app = ROOT / "docs/start/quickstart.md", tmp_path / "app.py"
     app.write_text(versions(page, "app.py")[0])
-    program = start(versions(page, "quick.py")[0], keyboard=True)
-    program.until("hello from process")
-    program.answers(lambda: app.write_text(app.read_text().replace("hello", "good evening")), "app.py was modified")
-    program.until("good evening from process")
-    for word, answer in (("suspend", "suspended"), ("resume", "resumed"), ("restart", "good evening from process")):
-        program.type(word)
-        program.until(answer)
-    program.type("quit")
-    program.rest()
+    with home() as env:
+        program = start(versions(page, "quick.py")[0], keyboard=True, **env)
+        program.until("hello from process")
+        program.answers(lambda: app.write_text(app.read_text().replace("hello", "good evening")), "app.py was modified")
+        program.until("good evening from process")
+        for word, answer in (("suspend", "suspended"), ("resume", "resumed"), ("restart", "good evening from process")):
+            program.type(word)
+            program.until(answer)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", env["XDG_RUNTIME_DIR"])
+        assert in_this_process(capsys, "ctl", "restart")[0] == 0
+        status, shown, _ = in_this_process(capsys, "ctl", "status")
+        assert (status, "hello" in shown) == (0, True)
+        good, before = app.read_text(), children_of(program, "app.py")
+        program.answers(lambda: app.write_text(f"{good}print({time.time()}\n"), "the old process continues: '('")
+        assert before
+        assert children_of(program, "app.py") == before
+        program.type("quit")
+        program.rest()
 
 
 def test_the_program_of_the_first_page_of_help(start: Callable[..., Running], tmp_path: Path) -> None:
@@ -509,6 +521,8 @@ def test_commands_that_are_shown_can_be_given(where: str, words: list[str]) -> N
             assert (ROOT / path).exists() or path in set().union(*PROGRAMS.values())
         case [".venv/bin/python", "-m", module, *_] | ["python", "-m", module, *_]:
             assert importlib.util.find_spec(module), where
+        case ["python3", "-m", "venv", ".venv"] | [".", ".venv/bin/activate"]:
+            return  # commands of Python and the shell
         case ["pip", "install", what]:
             [extra] = re.findall(r"(?:lifecycle-control|\.)\[(\w+)\]", what)
             assert extra in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

@@ -298,6 +298,8 @@ def test_the_demo_works_as_its_first_lines_describe(screen: Screen, tmp_path: Pa
     [dashboard] = screen.sees(r"dashboard: (http://\S+)#token=\S+")
     assert "<!doctype html" in page(dashboard).lower()
 
+    [lifecycle] = screen.sees(r"ask +(\S+) ctl status --watch")
+    assert (tmp_path / "here" / lifecycle).exists() or shutil.which(lifecycle)
     screen.types("status")
     screen.sees(r"running for .*, pid \d+, started 4 times")
     screen.presses("C-c")
