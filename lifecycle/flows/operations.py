@@ -8,6 +8,7 @@ finished return their stored results. `WorkflowEngine` in `workflow_engine` carr
 from __future__ import annotations
 
 import asyncio
+import inspect
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, overload
 
@@ -19,7 +20,9 @@ from lifecycle.flows.retries import Times
 from lifecycle.flows.stores.base import storable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+    from types import CoroutineType, FrameType
+    from typing import Self
 
     from lifecycle._durations import Duration
     from lifecycle.flows.definition import Item
@@ -30,6 +33,7 @@ __all__ = [
     "Branch",
     "Call",
     "Operations",
+    "Watched",
     "child",
     "gather",
     "patch",
@@ -81,11 +85,14 @@ class Operations(Protocol):
         """Return True if the new code must run."""
         ...
 
+    def refuse(self, error: FlowError) -> None:
+        """Stop because the workflow's function does what it must not do. Nothing is recorded."""
+
 
 class Branch:
     """A line of execution in a workflow: its function, or one of the awaitables of a `gather`."""
 
-    __slots__ = ("count", "engine", "interrupted", "prefix", "step", "task", "wait")
+    __slots__ = ("busy", "count", "engine", "interrupted", "prefix", "step", "task", "wait")
 
     def __init__(self, engine: Operations, prefix: str = "") -> None:
         self.engine: Operations = engine
@@ -93,6 +100,8 @@ class Branch:
         #: The number of the last operation that the branch has called.
         self.count: int = 0
         self.task: asyncio.Task[Any] | None = None
+        #: True while an operation is carried out.
+        self.busy: bool = False
         #: The name of the step whose function is running, or empty.
         self.step: str = ""
         #: The durable wait that blocks the branch.
@@ -169,6 +178,85 @@ def _call(  # the parts of a call
     return branch, Call(kind, f"{branch.next()} {text}", fn, args, kwargs, retry, seconds)
 
 
+async def _carry_out(operation: Callable[..., Awaitable[Any]], *given: Any) -> Any:
+    # `gather` may have moved the operation to a branch of its own.
+    branch = BRANCH.get()
+    branch.busy = True
+    try:
+        return await operation(*given)
+    finally:
+        branch.busy = False
+
+
+#: Modules and names of functions that wait for a time, and what a workflow's author calls them.
+_SLEEPS = {("asyncio.tasks", "sleep"): "asyncio.sleep", ("lifecycle.runtime.waiting", "sleep"): "lifecycle.sleep"}
+
+
+class Watched:
+    """Awaits the coroutine of a branch, and refuses sleeps that are not durable, such as `asyncio.sleep`.
+
+    Whenever the coroutine waits outside an operation, this looks at the coroutines that it awaits.
+    """
+
+    __slots__ = ("_branch", "_steps", "_work")
+
+    def __init__(self, branch: Branch, work: CoroutineType[Any, Any, Any]) -> None:
+        self._branch, self._work = branch, work
+        self._steps = work.__await__()
+
+    @property
+    def cr_frame(self) -> FrameType | None:
+        """The frame of the coroutine. Stacks of tasks are printed with it."""
+        return self._work.cr_frame
+
+    @property
+    def cr_await(self) -> Any:
+        """The object that the coroutine awaits. Stacks of tasks are printed with it."""
+        return self._work.cr_await
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self  # type: ignore[return-value]  # it has the methods that are used
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        awaited = self._steps.__next__()
+        # `asyncio.sleep(0)` awaits nothing.
+        if awaited is not None and not self._branch.busy:
+            self._look()
+        return awaited
+
+    def throw(self, *error: Any) -> Any:
+        """Raise an error where the coroutine waits."""
+        awaited = self._steps.throw(*error)
+        if awaited is not None and not self._branch.busy:
+            self._look()
+        return awaited
+
+    def close(self) -> None:
+        """Close the coroutine."""
+        self._steps.close()
+
+    def _look(self) -> None:
+        work: Any = self._work
+        caller: FrameType | None = None
+        while inspect.iscoroutine(work) and (frame := work.cr_frame) is not None:
+            called = _SLEEPS.get((str(frame.f_globals.get("__name__")), work.cr_code.co_name))
+            if called is not None:
+                self._branch.engine.refuse(_sleeps(called, caller))
+                return
+            work, caller = work.cr_await, frame
+
+
+def _sleeps(called: str, caller: FrameType | None) -> FlowError:
+    place = "" if caller is None else f" at {caller.f_code.co_filename}:{caller.f_lineno}"
+    return FlowError(
+        f"the workflow calls {called}{place}, which starts over after a restart; call lifecycle.flows.sleep instead, "
+        f"or {called} in a step"
+    )
+
+
 # -- operations --------------------------------------------------------------------------------------------------------
 
 
@@ -232,7 +320,7 @@ def step(
         LookupError: if called outside a workflow.
     """
     branch, call = _call("step", fn, args, kwargs, name=name, retry=retry, timeout=timeout)
-    return branch.engine.step(call)
+    return _carry_out(branch.engine.step, call)
 
 
 def undo(
@@ -259,6 +347,8 @@ def undo(
 def sleep(seconds: Duration) -> Coroutine[Any, Any, None]:
     """Wait for a time that continues while the program does not run. A long wait needs no memory.
 
+    In the function of a workflow, `asyncio.sleep` and `lifecycle.sleep` are refused. Steps may call them.
+
     Args:
         seconds: Seconds or a timedelta, from the first time the workflow gets here.
 
@@ -267,7 +357,7 @@ def sleep(seconds: Duration) -> Coroutine[Any, Any, None]:
     """
     wait = in_seconds("seconds", seconds, least=0, finite=True)
     branch = _branch("sleep")
-    return branch.engine.sleep(f"{branch.next()} sleep", wait)
+    return _carry_out(branch.engine.sleep, f"{branch.next()} sleep", wait)
 
 
 def wait_for(name: str, *, timeout: Duration | None = None) -> Coroutine[Any, Any, Any]:
@@ -286,7 +376,8 @@ def wait_for(name: str, *, timeout: Duration | None = None) -> Coroutine[Any, An
     """
     limit = in_seconds_or_none("timeout", timeout, least=0, finite=True)
     branch = _branch("wait_for")
-    return branch.engine.wait_for(f"{branch.next()} {storable(name)}", storable(name), limit)
+    text = storable(name)
+    return _carry_out(branch.engine.wait_for, f"{branch.next()} {text}", text, limit)
 
 
 @overload
@@ -326,7 +417,7 @@ def child(
     """
     branch = _branch("child")
     number = branch.next()
-    return branch.engine.child(f"{number} {item.name}", item, args, kwargs, id)
+    return _carry_out(branch.engine.child, f"{number} {item.name}", item, args, kwargs, id)
 
 
 def gather(*awaitables: Awaitable[T]) -> Coroutine[Any, Any, list[T]]:
@@ -338,7 +429,7 @@ def gather(*awaitables: Awaitable[T]) -> Coroutine[Any, Any, list[T]]:
         LookupError: if called outside a workflow.
     """
     branch = _branch("gather")
-    return branch.engine.gather(branch.next(), awaitables)
+    return _carry_out(branch.engine.gather, branch.next(), awaitables)
 
 
 def patch(name: str) -> bool:

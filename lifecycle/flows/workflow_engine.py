@@ -22,7 +22,7 @@ from lifecycle._async import Condition, cancel_later, is_async, start_task, was_
 from lifecycle._util import current_flow, program_stops
 from lifecycle.errors import FlowCancelled, FlowError, InvalidState, StepFailed, WorkflowChanged
 from lifecycle.flows.engine import RUNNING, Running, log_interrupted
-from lifecycle.flows.operations import BRANCH, Branch
+from lifecycle.flows.operations import BRANCH, Branch, Watched
 from lifecycle.flows.records import (
     CANCEL,
     DUE_NOW,
@@ -367,7 +367,7 @@ class WorkflowEngine:
 
     async def _undo_all(self) -> None:
         """Run the undo functions that the function has registered, the last one first."""
-        self._undoing = True
+        self._undoing = BRANCH.get().busy = True
         if self._records.failure is None and self._undos:
             assert self._error is not None
             self._records.fail(Failure.of(self._error))
@@ -653,6 +653,10 @@ class WorkflowEngine:
         """Register a call for the case that the workflow fails."""
         self._find(call.name, "undo")
         self._undos += (call,)
+
+    def refuse(self, error: FlowError) -> None:
+        """Stop because the workflow's function does what it must not do. Nothing is recorded."""
+        self._stop_with(error)
 
     def patch(self, branch: Branch, name: str) -> bool:
         """Return True if the new code must run."""
@@ -944,7 +948,7 @@ class WorkflowEngine:
 
 async def _within(branch: Branch, work: Awaitable[Any]) -> Any:
     BRANCH.set(branch)
-    return await work
+    return await (Watched(branch, work) if inspect.iscoroutine(work) else work)
 
 
 def _close(work: Awaitable[Any]) -> None:

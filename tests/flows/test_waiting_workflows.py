@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lifecycle import lifetime
+from lifecycle import sleep as interruptible_sleep
 from lifecycle.errors import ClaimLost, FlowCancelled, FlowError, InvalidState, StepFailed
 from lifecycle.flows import (
     JSON,
@@ -29,11 +31,12 @@ from lifecycle.flows import (
 )
 from lifecycle.flows.records import CANCEL, DUE_NOW, Batch
 from lifecycle.flows.stores.presence import WAKE
+from lifecycle.runtime.force import frames_of
 from tests.flows.noted_calls import CALLS, note
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from lifecycle.flows import Run, Snapshot
@@ -80,6 +83,68 @@ async def test_a_long_sleep_needs_no_task_and_ends_in_time(flows: Flows) -> None
     assert row.due > 0
     assert await run == ["before", "after"]
     assert CALLS == ["before", "after"]
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("wait", [asyncio.sleep, interruptible_sleep])
+@pytest.mark.parametrize("place", ["first", "after a step", "in a branch", "in a function"])
+async def test_a_sleep_that_is_not_durable_is_refused_at_the_first_run(
+    flows: Flows, wait: Callable[[float], Awaitable[None]], place: str
+) -> None:
+    async def function() -> None:
+        await wait(0.1)
+
+    @workflow
+    async def order() -> None:
+        undo(note, "undone")
+        if place == "first":
+            await wait(0.1)
+        await step(note, "before")
+        if place == "in a branch":
+            await gather(wait(0.1), step(note, "beside"))
+        elif place == "in a function":
+            await function()
+        else:
+            await wait(0.1)
+        await step(note, "after")
+
+    async with lifetime(signals=False):
+        run = flows.start(order, id="one")
+        with pytest.raises(
+            FlowError, match=rf"calls {wait.__module__.partition('.')[0]}\.sleep.*lifecycle\.flows\.sleep"
+        ):
+            await run
+    # Nothing is undone, so the workflow continues once its code is mended.
+    assert run.stopped
+    assert not {"after", "undone"} & set(CALLS)
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("wait", [asyncio.sleep, interruptible_sleep])
+async def test_a_step_may_sleep(flows: Flows, wait: Callable[[float], Awaitable[None]]) -> None:
+    async def step_that_sleeps() -> None:
+        await wait(5)
+
+    @workflow
+    async def order() -> None:
+        await step(step_that_sleeps)
+        await gather(step(step_that_sleeps), step(wait, 5))
+
+    async with lifetime(signals=False):
+        await flows.start(order)
+
+
+async def test_the_stack_of_a_workflow_shows_its_function(flows: Flows) -> None:
+    @workflow
+    async def order() -> None:
+        await wait_for("approval")
+
+    run = flows.start(order, id="one")
+    await until(lambda: run.steps)
+    (task,) = [each for each in asyncio.all_tasks() if each.get_name() == "one "]
+    names = [frame.f_code.co_name for frame in frames_of(task)]
+    assert names.count("order") == 1
+    assert names.index("order") < names.index("_receive")
 
 
 async def test_a_sleep_continues_while_the_program_does_not_run(reopened: Callable[[], Flows]) -> None:
