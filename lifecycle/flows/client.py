@@ -57,8 +57,9 @@ class Flows:
     """Starts flows and stores them in an SQLite file, on a PostgreSQL server, or in memory.
 
     Use this as an async context manager. On exit, running flows are suspended: their tasks have ``stop_timeout``
-    seconds to finish before they are cancelled. To continue the flows, call `recover`, or `start` with the same id. If
-    the store does not respond, the exit waits only a few seconds longer.
+    seconds to finish before they are cancelled. Another living process continues the flows that it has started or
+    recovered by name. If there is none, call `recover`, or `start` with the same id. If the store does not respond, the
+    exit waits only a few seconds longer.
 
     Args:
         path: A file, which is created if necessary, or ``postgresql://user@host:port/database`` (see `PostgresStore`).
@@ -302,7 +303,9 @@ class Flows:
     async def recover(self, *flows: Item) -> builtins.list[Run[Any]]:
         """Continue the unfinished runs of these flows: suspended runs, and runs that were interrupted by a crash.
 
-        Runs that belong to other live processes or to jobs are not continued, even if they are suspended.
+        Runs that belong to other live processes or to jobs are not continued, even if they are suspended. When such a
+        process exits, this process takes over its runs of these flows. A run that the store has interrupted continues
+        when the store answers again.
 
         Args:
             flows: The workflows and flows. Stored runs are matched to them by name. Workflows that wait continue when
@@ -361,8 +364,7 @@ class Flows:
 
         Each process that has the same store open may have the same schedule. Exactly one of them starts the flow at
         each time. The flow's id is the schedule's id and the scheduled time in UTC, such as
-        ``report/2026-11-23T03:00:00Z``. If the process exits, another process continues the flow when it calls
-        `recover`.
+        ``report/2026-11-23T03:00:00Z``. If the process exits, another process with this schedule continues the flow.
 
         A time is missed if no process was running a minute later. The store keeps the time of the last start, so missed
         times are known after a restart.
@@ -549,7 +551,7 @@ class RunRegistry:
         self.jobs: set[asyncio.Task[None]] = set()
         #: Done when the job that runs alone may be joined by others. None if no job runs alone.
         self.trial: asyncio.Future[None] | None = None
-        self._timers = Timers(loader.store, loader.presence, self._continue, self._wake)
+        self._timers = Timers(loader.store, loader.presence, self)
 
     def __len__(self) -> int:
         return len(self._unfinished)
@@ -602,16 +604,18 @@ class RunRegistry:
 
     def _changed(self, run: Run[Any]) -> None:
         """Update the registry after a run has started or stopped."""
-        if run.ended or run.parked:
-            self._drop(run)
-            taken = run.id in self._taken
-            self._taken.discard(run.id)
-            if run.parked and taken:
-                run.proceed()
-            elif run.parked:
-                self._timers.look_again()
-        else:
+        if not (run.ended or run.parked):
             self._unfinished[run.id] = run
+            if run.interrupted:
+                self._timers.interrupted()
+            return
+        self._drop(run)
+        taken = run.id in self._taken
+        self._taken.discard(run.id)
+        if run.parked and taken:
+            run.proceed()
+        elif run.parked:
+            self._timers.look_again()
 
     def _drop(self, run: Run[Any]) -> None:
         if self._unfinished.get(run.id) is run:
@@ -624,10 +628,9 @@ class RunRegistry:
         return self._known.get(name)
 
     def remember(self, flow: Item) -> None:
-        """Include this flow when another process requests a recovery, and continue it when it is due."""
+        """Continue runs of this flow that are due or that no living process runs."""
         self._known[flow.name] = flow
-        if isinstance(flow, Workflow):
-            self._timers.know(flow.name)
+        self._timers.know(flow.name, waits=isinstance(flow, Workflow))
 
     async def recover(self, *flows: Item) -> list[Run[Any]]:
         """Continue the unfinished runs of ``flows``, except runs that belong to jobs or to other live processes.
@@ -635,13 +638,10 @@ class RunRegistry:
         Raises:
             FlowError: if a flow is invalid.
         """
-        store, presence = self._loader.store, self._loader.presence
         runs: list[Run[Any]] = []
         for plan in map(compile_flow, flows):
             self.remember(plan.flow)
-            rows = await store.flows(name=plan.name, states=_UNFINISHED)
-            with_job = await store.jobs(presence).unfinished([row.id for row in rows])
-            rows = [row for row in rows if row.id not in with_job]
+            rows = await self._without_job(plan.name)
             live = await self._live({row.owner for row in rows})
             # This process may have started a run in the meantime, so look for runs last.
             left = [row for row in rows if row.owner not in live and self._is_left(row)]
@@ -656,6 +656,40 @@ class RunRegistry:
         if await self._loader.store.wake_parents(names, known=self._known.keys()):
             self._loader.presence.notify(WAKE)
 
+    async def wake_known_parents(self) -> None:
+        """Continue workflows that wait for children unknown here."""
+        await self.wake_parents(self._known.keys())
+
+    async def find_left(self) -> tuple[list[FlowRow], bool]:
+        """Return the known flows that no living process runs, and whether a process might have exited."""
+        presence = self._loader.presence
+        owners = await self._loader.store.owners(self._known.keys())
+        others = {owner for _, owner in owners} - {"", presence.token}
+        gone, unsure = await presence.find_gone(others) if others else (set[str](), False)
+        if presence.token:
+            # All processes have tokens, so this flow was reset.
+            gone.add("")
+        rows: list[FlowRow] = []
+        for name in {name for name, owner in owners if owner in gone}:
+            rows += [row for row in await self._without_job(name) if row.owner in gone and self._is_left(row)]
+        return rows, unsure
+
+    async def resume_interrupted(self) -> bool:
+        """Continue the runs that the store has interrupted. Return False if there are none."""
+        runs = {run.id: run for run in self.unfinished if run.interrupted}
+        # Workers release the jobs of such runs, so that any worker can continue them.
+        with_job = await self._loader.store.jobs(self._loader.presence).unfinished(list(runs)) if runs else set[str]()
+        for run in (run for run in runs.values() if run.id not in with_job and run.interrupted):
+            run.proceed()
+        return bool(runs)
+
+    async def _without_job(self, name: str) -> list[FlowRow]:
+        """Return the flows with this name that are unfinished and do not wait, except those of unfinished jobs."""
+        store = self._loader.store
+        rows = await store.flows(name=name, states=_UNFINISHED)
+        with_job = await store.jobs(self._loader.presence).unfinished([row.id for row in rows])
+        return [row for row in rows if row.id not in with_job]
+
     async def _live(self, owners: set[str]) -> set[str]:
         """Return the owners that are other live processes."""
         presence = self._loader.presence
@@ -666,7 +700,8 @@ class RunRegistry:
 
     def _is_left(self, row: FlowRow) -> bool:
         # A flow that is PENDING with an error belonged to a job that was discarded before the flow started.
-        return row.id not in self._unfinished and not (row.state == FlowState.PENDING and row.error)
+        run = self._unfinished.get(row.id)
+        return (run is None or run.stopped) and not (row.state == FlowState.PENDING and row.error)
 
     def recover_known(self) -> None:
         """Recover the known flows in the background, because another process has reset a run."""
@@ -679,12 +714,11 @@ class RunRegistry:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("flows that were reset could not be recovered: %s", reason_of(error))
 
-    # -- workflows that wait ------------------------------------------------------------------------------------------
+    # -- runs that this process continues by itself --------------------------------------------------------------------
 
     def pause(self, *, paused: bool) -> None:
-        """Stop or start to continue workflows that are due."""
-        self._timers.paused = paused
-        self._timers.look_again()
+        """Stop or start to continue flows."""
+        self._timers.pause(paused=paused)
 
     def _is_busy(self, id: str) -> bool:  # noqa: A002  # the natural name
         """Return True if this process runs the flow, or waits for the process that does."""
@@ -696,8 +730,8 @@ class RunRegistry:
         run = self._runs.get(id)
         return run if run is not None and (run.parked or run.stopped) and not run.refused else None
 
-    async def _continue(self, row: FlowRow) -> None:
-        """Take a workflow that is due, and run it, unless another process takes it first."""
+    async def take_and_run(self, row: FlowRow) -> None:
+        """Take a flow and run it, unless another process takes it first."""
         if self._is_busy(row.id):
             return
         plan = compile_flow(self._known[row.name])
@@ -713,7 +747,7 @@ class RunRegistry:
         except ClaimLost:
             pass
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         """Have all workflows look for signals, in case a message was lost."""
         for run in self.unfinished:
             run.wake()
@@ -726,7 +760,7 @@ class RunRegistry:
         return state
 
     async def close(self) -> None:
-        """Continue no more workflows, and wait until all background recoveries have finished."""
+        """Continue no more flows, and wait until all background recoveries have finished."""
         await self._timers.close()
         await asyncio.gather(*self._recovering, return_exceptions=True)
 

@@ -17,7 +17,7 @@ from lifecycle._async import Condition, start_task, wait_within
 from lifecycle._durations import in_seconds_or_none
 from lifecycle._util import error_text, reason_of
 from lifecycle.backoff import Backoff
-from lifecycle.errors import ClaimLost, FlowError, InvalidState
+from lifecycle.errors import ClaimLost, FlowError, InvalidState, JournalError
 from lifecycle.flows.definition import Task, Workflow
 from lifecycle.flows.engine import Engine
 from lifecycle.flows.outbox import SENT
@@ -189,7 +189,8 @@ class Run(Generic[R_co]):
 
     Await a run to get the workflow's return value, or the values that the flow's tasks provided, by name. If the flow
     failed, this raises the task's error, an ``ExceptionGroup`` if there were several, or `StepFailed` if the program
-    was restarted in the meantime. While the flow is suspended, this keeps waiting.
+    was restarted in the meantime. While the flow is suspended, this keeps waiting. If the store does not respond, this
+    raises `JournalError`; the run continues when the store answers again, and you can then await it again.
     """
 
     def __init__(
@@ -273,6 +274,11 @@ class Run(Generic[R_co]):
     def stopped(self) -> bool:
         """True if the run was stopped by an error other than a failed task. Such a run can be resumed."""
         return not self.running and self._error is not None
+
+    @property
+    def interrupted(self) -> bool:
+        """True if the run was stopped because the store did not respond, so that it continues when the store does."""
+        return self.stopped and self._stored and isinstance(self._error, JournalError)
 
     @property
     def parked(self) -> bool:
@@ -619,8 +625,11 @@ class Run(Generic[R_co]):
 
     def _stop(self, error: Exception) -> None:
         """Stop the run because of an error other than a failed task. The stored state stays unchanged."""
-        _log.warning("flow %s %r stopped, and can be resumed: %s", self.name, self.id, reason_of(error))
         self._error = error
+        then = (
+            "continues when the store answers" if self._stored and isinstance(error, JournalError) else "can be resumed"
+        )
+        _log.warning("flow %s %r stopped, and %s: %s", self.name, self.id, then, reason_of(error))
         flow = None if self._engine is None else self._engine.flow
         if flow is not None and flow.state in (FlowState.RUNNING, FlowState.SUSPENDING):
             flow.to(FlowState.SUSPENDING, "error")

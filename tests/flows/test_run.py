@@ -887,6 +887,7 @@ async def test_the_attempts_of_a_task_and_the_wait_between_them_survive_a_restar
     assert 3590 < flaky.times[1] - flaky.times[0] < 3610
 
 
+@pytest.mark.keeps_tasks  # the timer of open Flows may look for runs when the test ends
 async def test_a_task_that_waits_for_its_next_attempt_can_be_suspended(flows: Flows, clock: Clock) -> None:
     flaky = Flaky(clock, reset_connection(), retry=Times(2, backoff=60))
     run = flows.start(linear("f", flaky.task), id="one")

@@ -7,13 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle.errors import FlowCancelled, StepFailed
-from lifecycle.flows import Flows, SQLiteStore, child, current_task, linear, step, task, undo, workflow
+from lifecycle.errors import FlowCancelled, JournalError, StepFailed
+from lifecycle.flows import (
+    Flows,
+    FlowState,
+    MemoryStore,
+    SQLiteStore,
+    child,
+    current_task,
+    linear,
+    sleep,
+    step,
+    task,
+    undo,
+    workflow,
+)
+from tests.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from lifecycle.flows import FlowRow
+    from lifecycle.flows import Batch, FlowRow, Store
+    from lifecycle.testing import Clock
 
 # The timer of open Flows may look for workflows that are due when a test ends.
 pytestmark = pytest.mark.keeps_tasks
@@ -84,3 +100,158 @@ async def test_a_flow_that_ends_while_another_process_recovers_it_does_not_run_a
                 await again
         assert (await second.get("one")).state == ended.state
     assert len(keys) == 1
+
+
+# -- processes that have exited ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def process(make_store: Callable[[], Store]) -> Callable[[], Flows]:
+    """Return a function that opens the store as a different process would."""
+    return lambda: Flows(store=make_store(), stop_timeout=0.0)
+
+
+shared = pytest.mark.parametrize(
+    "make_store", ["sqlite", pytest.param("postgres", marks=pytest.mark.engine("postgres"))], indirect=True
+)
+
+
+class _Work:
+    """A step that only ends in the process that calls it last."""
+
+    def __init__(self, kind: str = "workflow") -> None:
+        self.begun, self.open = asyncio.Event(), asyncio.Event()
+        self.calls = 0
+
+        async def run() -> int:
+            self.calls += 1
+            self.begun.set()
+            await self.open.wait()
+            return self.calls
+
+        @workflow
+        async def order() -> int:
+            return await step(run)
+
+        #: The flow that calls the step.
+        self.flow: Any = order if kind == "workflow" else linear("order", task(run))
+
+
+@shared
+@pytest.mark.parametrize("kind", ["workflow", "tasks"])
+async def test_a_living_process_continues_the_runs_of_a_process_that_exits(
+    process: Callable[[], Flows], kind: str
+) -> None:
+    work = _Work(kind)
+    async with process() as second, process() as third, asyncio.timeout(LIMIT):
+        for each in (second, third):
+            assert await each.recover(work.flow) == []
+        async with process() as first:
+            first.start(work.flow, id="one")
+            await work.begun.wait()
+        work.open.set()
+        assert await second.wait("one") in (2, {"run": 2})
+        assert await third.wait("one") in (2, {"run": 2})
+    assert work.calls == 2
+
+
+@shared
+async def test_a_process_that_has_started_a_flow_continues_its_runs(process: Callable[[], Flows]) -> None:
+    work = _Work()
+    async with process() as second, asyncio.timeout(LIMIT):
+        async with process() as first:
+            first.start(work.flow, id="one")
+            await work.begun.wait()
+            work.open.set()
+            await second.start(work.flow, id="two")
+            work.open.clear()
+            first.start(work.flow, id="three")
+            await until(lambda: work.calls == 3)
+        work.open.set()
+        assert await second.wait("three") == 4
+
+
+@shared
+@pytest.mark.usefixtures("clock")
+async def test_a_suspended_process_takes_no_runs_until_it_resumes(process: Callable[[], Flows]) -> None:
+    work = _Work()
+    async with process() as second, asyncio.timeout(LIMIT):
+        await second.recover(work.flow)
+        await second.suspend()
+        async with process() as first:
+            first.start(work.flow, id="one")
+            await work.begun.wait()
+        work.open.set()
+        await asyncio.sleep(20)
+        assert (await second.get("one")).state == FlowState.SUSPENDED
+        await second.resume()
+        assert await second.wait("one") == 2
+
+
+@shared
+async def test_a_workflow_that_waits_is_continued_in_time_after_its_process_exits(
+    process: Callable[[], Flows], clock: Clock
+) -> None:
+    @workflow
+    async def order() -> None:
+        await sleep(15)
+
+    async with process() as second, asyncio.timeout(LIMIT):
+        await second.recover(order)
+        await asyncio.sleep(1)
+        async with process() as first:
+            run = first.start(order, id="one")
+            await until(lambda: run.parked)
+        await second.wait("one")
+        # Without a message, processes look every 30 seconds.
+        assert clock.time() < 25
+
+
+# -- a store that is away ----------------------------------------------------------------------------------------------
+
+
+class _Away(MemoryStore):
+    """A store that sometimes refuses to write."""
+
+    away = False
+
+    async def commit(self, batch: Batch) -> None:
+        if self.away:
+            raise JournalError("the server does not respond")
+        await super().commit(batch)
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("kind", ["workflow", "tasks"])
+async def test_runs_continue_once_the_store_answers_again(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    work, store = _Work(kind), _Away()
+    async with Flows(store=store) as flows, asyncio.timeout(LIMIT * 10):
+        run = flows.start(work.flow, id="one")
+        await work.begun.wait()
+        store.away = True
+        work.open.set()
+        with pytest.raises(JournalError, match="does not respond"):
+            await run
+        await asyncio.sleep(LIMIT)
+        assert not run.ended
+        store.away = False
+        await until(lambda: run.ended, limit=LIMIT)
+        assert await run in (work.calls, {"run": work.calls})
+    stops = [record for record in caplog.records if "continues when the store answers" in record.message]
+    # The pauses between attempts grow.
+    assert 2 < len(stops) < 12
+
+
+@pytest.mark.usefixtures("clock")
+async def test_a_start_that_was_not_stored_is_not_repeated() -> None:
+    class Full(MemoryStore):
+        async def create(self, flow: FlowRow) -> bool:
+            raise JournalError("the disk is full")
+
+    work = _Work()
+    async with Flows(store=Full()) as flows:
+        run = flows.start(work.flow, id="one")
+        with pytest.raises(JournalError, match="the disk is full"):
+            await run.stored()
+        await asyncio.sleep(LIMIT)
+        assert run.refused

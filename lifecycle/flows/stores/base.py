@@ -121,6 +121,13 @@ class Store(Protocol):
         """
         ...
 
+    async def owners(self, names: Collection[str]) -> set[tuple[str, str]]:
+        """Return the name and the owner of each flow with one of these names that is unfinished and does not wait.
+
+        Flows of unfinished jobs are left out, and so are those whose job was discarded before they started.
+        """
+        ...
+
     async def due(self, names: Collection[str], *, now: float, limit: int, others: bool = False) -> list[FlowRow]:
         """Return up to ``limit`` WAITING flows with these names that are due, except flows of unfinished jobs.
 

@@ -201,6 +201,16 @@ class MemoryStore(Store):
         found.reverse()
         return sorted(found, key=lambda row: -row.created)[:newest]
 
+    async def owners(self, names: Collection[str]) -> set[tuple[str, str]]:
+        return {
+            (row.name, row.owner)
+            for row in self._flows.values()
+            if row.name in names
+            and row.state not in (*ENDS, FlowState.WAITING)
+            and not (row.state == FlowState.PENDING and row.error)
+            and not self._jobs.has(row.id)
+        }
+
     async def due(self, names: Collection[str], *, now: float, limit: int, others: bool = False) -> list[FlowRow]:
         asleep = takewhile(lambda row: row.due <= now, (self._flows[each] for _, each in self._sleeping))
         rows = (row for row in asleep if (row.name in names) != others and not self._jobs.has(row.id))

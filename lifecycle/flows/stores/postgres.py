@@ -35,7 +35,7 @@ from lifecycle.flows.stores.sql import (
 from lifecycle.journal import Schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from types import TracebackType
     from typing import Any, Self
 
@@ -309,7 +309,8 @@ class _Channel:
         hear: Callable[[str], None],
         lost: Callable[[], None],
     ) -> None:
-        self._db, self._name, self._hear, self._lost = db, name, hear, lost
+        self._db, self._hear, self._lost = db, hear, lost
+        self.name: str = name
         self._loop = asyncio.get_running_loop()
         # The lines to send, in order.
         self._news: dict[bytes, None] = {}
@@ -332,7 +333,7 @@ class _Channel:
     def _send(self) -> None:
         self._timer = None
         if self._news and not self._busy:
-            values = [self._name.encode(), _together(self._news)]
+            values = [self.name.encode(), _together(self._news)]
             self._busy = self._guarded(lambda: self._post(values))
 
     def _post(self, values: list[bytes]) -> None:
@@ -416,6 +417,11 @@ _LIVES = """SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
 
 
+_LIVING = _LIVES.replace("SELECT 1", "SELECT (classid::bigint << 32) | objid::bigint").replace(
+    "= %(key)s", "= ANY(%(keys)s)"
+)
+
+
 class ServerPresence(Presence):
     """All processes, on any machine, that have the same tables open on a server.
 
@@ -428,6 +434,8 @@ class ServerPresence(Presence):
     def __init__(self, server: Server) -> None:
         super().__init__()
         self._server = server
+        # The server does not report it when a process is killed.
+        self.look_every: float = 5.0
         self._present = False
         # When each missing process was first and last found to be missing, in loop time.
         self._missing: dict[str, tuple[float, float]] = {}
@@ -474,15 +482,15 @@ class ServerPresence(Presence):
             await asyncio.wait(tasks)
         if self._channel is not None:
             channel, self._channel = self._channel, None
-            await self._disconnect(channel.release())
+            await self._disconnect(channel.release(), channel.name)
 
-    async def _disconnect(self, db: psycopg.Connection[Row]) -> None:
+    async def _disconnect(self, db: psycopg.Connection[Row], channel: str) -> None:
         """Close the connection, and wait a short time for the server to release the lock."""
         # Either the thread or the loop closes the connection: whichever is first to remove it from the list.
         left, cord = [db], Cord(db)
         try:
             async with asyncio.timeout(FAREWELL):
-                await self._server.run_once(lambda _: _close(left.pop()))
+                await self._server.run_once(lambda _: _close(left.pop(), channel, f"{self.name} {GONE}"))
         except (Unreachable, JournalError, TimeoutError):
             pass
         finally:
@@ -553,19 +561,34 @@ class ServerPresence(Presence):
         A process that has lost its connection reconnects soon. We therefore conclude that a process has exited only if
         it stays missing for several seconds, or if it ran on this machine and no longer exists.
         """
-        loop = asyncio.get_running_loop()
         while not await self.lives(token):
-            first, last = self._missing.get(token, (0.0, -math.inf))
-            now = loop.time()
-            # If the previous check was too long ago, the process may have been connected in between, so we start
-            # measuring again.
-            first = first if now - last < _AGAIN * 4 else now
-            self._missing[token] = (first, now)
-            if now - first >= _GRACE or _has_ended(token):
+            if self._is_missing_for_long(token):
                 return True
             await asyncio.sleep(_AGAIN)
         self._missing.pop(token, None)
         return False
+
+    def _is_missing_for_long(self, token: str) -> bool:
+        """Record that the process is missing now, and return True if it must have exited."""
+        first, last = self._missing.get(token, (0.0, -math.inf))
+        now = asyncio.get_running_loop().time()
+        # If the previous check was too long ago, the process may have been connected in between, so we start
+        # measuring again.
+        first = first if now - last < _AGAIN * 4 else now
+        self._missing[token] = (first, now)
+        return now - first >= _GRACE or _has_ended(token)
+
+    async def find_gone(self, tokens: Collection[str]) -> tuple[set[str], bool]:
+        """Return the processes among ``tokens`` that have exited, and whether more of them might have."""
+        keys = {token: _key(token) for token in tokens}
+        locks = [key for key in keys.values() if key is not None]
+        (rows,) = await self._server.run(sql(_LIVING, keys=locks))
+        held = {key for (key,) in rows}
+        for token in [token for token, key in keys.items() if key in held]:
+            self._missing.pop(token, None)
+        missing = [token for token, key in keys.items() if key not in held]
+        gone = set(filter(self._is_missing_for_long, missing))
+        return gone, len(gone) < len(missing)
 
     def alive(self, token: str) -> bool:
         """Return True if ``token`` belongs to this process. For other processes, use `lives`."""
@@ -591,14 +614,15 @@ class ServerPresence(Presence):
             self._notify_here(news.encode().decode("unicode_escape", "replace"))
 
 
-def _close(db: psycopg.Connection[Row]) -> None:
-    """Release the lock, then close the connection. The server may not detect this immediately."""
+def _close(db: psycopg.Connection[Row], channel: str, farewell: str) -> None:
+    """Release the lock, say so, and close the connection. The server may not detect the close immediately."""
     import psycopg
 
     with suppress(psycopg.Error):
         while db.pgconn.get_result() is not None:
             pass
         db.execute("SELECT pg_advisory_unlock_all()")
+        db.execute("SELECT pg_notify(%s, %s)", (channel, farewell))
     db.close()
 
 

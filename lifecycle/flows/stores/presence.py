@@ -23,7 +23,7 @@ from lifecycle.errors import JournalError
 from lifecycle.journal.database import FileLock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
 __all__ = [
@@ -60,6 +60,8 @@ class Presence:
     def __init__(self) -> None:
         #: The name of this process. It changes each time the store is opened.
         self.name: str = _name()
+        #: The maximum number of seconds between two looks for processes that have exited without a message.
+        self.look_every: float = 30.0
         #: The number of other processes that are known to have exited.
         self.losses: int = 0
         # The listeners, by message.
@@ -100,6 +102,13 @@ class Presence:
     async def is_gone(self, token: str) -> bool:
         """Return True if the process with ``token`` has exited, and has not just lost its connection temporarily."""
         return not await self.lives(token)
+
+    async def find_gone(self, tokens: Collection[str]) -> tuple[set[str], bool]:
+        """Return the processes among ``tokens`` that have exited, and whether more of them might have.
+
+        Unlike `is_gone`, this does not wait until it is certain. Ask again soon.
+        """
+        return {token for token in tokens if not self.alive(token)}, False
 
     def listen(self, news: str, listener: Callable[[], object]) -> Callable[[], None]:
         """Call ``listener`` for each message ``news`` from any process, including this one.

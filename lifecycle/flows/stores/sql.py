@@ -376,6 +376,11 @@ _FIND = f"SELECT {_FLOW} FROM lifecycle_flows f WHERE WHICH ORDER BY f.{{number}
 _NEWEST = _FIND.replace("f.{number}", "f.created DESC, f.{number} DESC LIMIT :newest")
 _ENDED = "('SUCCESS', 'FAILURE', 'REVERTED', 'CANCELLED')"
 _WITHOUT_JOB = "NOT EXISTS (SELECT 1 FROM lifecycle_jobs j WHERE j.id = f.id AND j.state != 'COMPLETE')"
+_OWNERS = f"""
+SELECT DISTINCT f.name, f.owner FROM lifecycle_flows f WHERE f.name {{among[names]}}
+    AND f.state IN ('PENDING', 'RUNNING', 'SUSPENDING', 'SUSPENDED', 'RESUMING')
+    AND NOT (f.state = 'PENDING' AND f.error != '') AND {_WITHOUT_JOB}
+"""  # noqa: S608  # our own text
 _ASLEEP = "f.state = 'WAITING' AND f.due > 0 AND f.name {among[names]} AND " + _WITHOUT_JOB
 _DUE_FLOWS = f"SELECT {_FLOW} FROM lifecycle_flows f WHERE {_ASLEEP} AND f.due <= :now ORDER BY f.due LIMIT :limit"  # noqa: S608  # our own columns
 _DUE_OTHERS = _DUE_FLOWS.replace("f.name {among[names]}", "NOT f.name {among[names]}")
@@ -543,6 +548,10 @@ class SQLStore(Store):
         text = (_FIND if newest is None else _NEWEST).replace("WHICH", " AND ".join(wanted) or "true")
         (rows,) = await self._database.read(self._sql.ask(text, values))
         return [FlowRow._make(row) for row in rows]
+
+    async def owners(self, names: Collection[str]) -> set[tuple[str, str]]:
+        (rows,) = await self._database.read(self._sql.ask(_OWNERS, {"names": self._sql.listed(names)}))
+        return {(name, owner) for name, owner in rows}
 
     async def due(self, names: Collection[str], *, now: float, limit: int, others: bool = False) -> list[FlowRow]:
         values = {"names": self._sql.listed(names), "now": now, "limit": limit}

@@ -427,8 +427,19 @@ async def test_a_flow_is_taken_with_the_success_that_is_being_committed() -> Non
         await store.create(FLOW)
         await store.commit(batch(1, "RUNNING"))
         async with committing(url):
-            taking = asyncio.create_task(store.take("one", "you", seen=1))
+            taking = asyncio.create_task(store.take("one", "you", seen=1, ended=True))
         assert (await taking).steps["a"].state == "SUCCESS"
+
+
+async def test_a_flow_whose_end_is_being_committed_is_not_taken() -> None:
+    url = postgres.server().cleared()
+    async with PostgresStore(url) as store:
+        await store.create(FLOW)
+        await store.commit(batch(1, "RUNNING"))
+        async with committing(url):
+            taking = asyncio.create_task(store.take("one", "you", seen=1))
+        with pytest.raises(ClaimLost, match="'one' has ended as SUCCESS"):
+            await taking
 
 
 async def test_the_flow_of_a_job_is_adopted_with_the_success_that_is_being_committed() -> None:
