@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import os
+import re
 import socket
 import stat
 import struct
@@ -12,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 __all__ = [
+    "OwnNames",
     "Peer",
     "SocketFile",
     "check_port",
@@ -56,6 +58,37 @@ def is_loopback(host: str) -> bool:
     # Python versions differ in how they classify an IPv4 address inside an IPv6 address.
     mapped = getattr(address, "ipv4_mapped", None)
     return bool((mapped or address).is_loopback)
+
+
+#: Matches a host name or address with an optional port. User names, zone IDs and other extra text are rejected.
+_HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^\s\[\]:/@%]+))(?::[0-9]{0,5})?", re.IGNORECASE)
+
+
+class OwnNames:
+    """The names by which clients may address a server that listens on ``host``.
+
+    Any other name that resolves to this machine is a sign of DNS rebinding: a web page can then send requests as if the
+    server belonged to the page's site. Addresses are safe, because rebinding only affects names. The port is ignored,
+    because a tunnel may use any port.
+    """
+
+    def __init__(self, host: str) -> None:
+        self._on_loopback = is_loopback(host)
+        self._names = {"localhost", host.lower()}
+        if not self._on_loopback:
+            self._names.add(socket.gethostname().lower())
+
+    def include(self, given: str) -> bool:
+        """Return whether the ``Host`` header ``given`` refers to the server."""
+        found = _HOST.fullmatch(given)
+        name = (found["six"] or found["name"]).lower() if found else ""
+        if name in self._names:
+            return True
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return address.is_loopback or not self._on_loopback
 
 
 def url_of(scheme: str, host: str, port: int) -> str:

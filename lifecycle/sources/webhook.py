@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Literal
 
 from lifecycle._durations import in_seconds
+from lifecycle._net import OwnNames
 from lifecycle.sources._http.settings import (
     Limits,
     Settings,
@@ -58,7 +59,7 @@ class WebhookSource:
         port: The port to listen on. 0 chooses a free port. Ignored for a Unix socket.
         verify: A verifier from ``lifecycle.sources.signatures``, or a function with the same arguments as a verifier's
             ``verify``. Required unless ``host`` is a loopback address or a Unix socket. Without a verifier, requests
-            from web pages are refused.
+            from web pages are refused, as are requests whose ``Host`` is not a name or address of ``host``.
         paths: Paths to accept. By default, any path.
         methods: Methods to accept.
         limits: The limits on size, rate and time.
@@ -104,6 +105,8 @@ class WebhookSource:
         self._context = ssl_context
         self._settings = Settings(
             verify=checked_verify(verify),
+            # Browsers cannot open Unix sockets.
+            names=OwnNames(host) if verify is None and unix_path(host) is None else None,
             paths=checked_paths(paths),
             methods=checked_methods(methods),
             limits=limits,

@@ -110,7 +110,9 @@ def post(family: int, address: str | tuple[str, int], path: str) -> int:
     with socket.socket(family) as there:
         there.settimeout(2 * LIMIT)  # the program has to start
         there.connect(address)
-        there.sendall(f"POST {path} HTTP/1.1\r\nHost: here\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+        there.sendall(
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
+        )
         answer = http.client.HTTPResponse(there)
         answer.begin()
         return answer.status

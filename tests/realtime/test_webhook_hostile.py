@@ -379,6 +379,30 @@ async def test_a_web_page_is_refused_without_its_body() -> None:
         assert await served.ask(head) == 401
 
 
+async def test_without_a_verifier_only_the_servers_own_names_are_served() -> None:
+    """A page whose name has been rebound to loopback sends GET requests without Origin and without Sec-Fetch-Site."""
+
+    def asking(*hosts: bytes) -> bytes:
+        lines = b"".join(b"Host: %b\r\n" % host for host in hosts)
+        return b"GET /deploy HTTP/1.1\r\n%b\r\n" % lines
+
+    async with serving(verify=None, methods=("GET",)) as served:
+        for hosts in [
+            (b"evil.example",),
+            (b"evil.example:80",),
+            (b"127.0.0.1.evil.example",),
+            (),
+            (b"x", b"localhost"),
+        ]:
+            assert await served.ask(asking(*hosts)) in {400, 403}, hosts
+        assert await served.ask(b"GET http://evil.example/deploy HTTP/1.1\r\nHost: evil.example\r\n\r\n") == 403
+        assert not served.seen.events
+        for host in (b"127.0.0.1:8080", b"localhost", b"[::1]:22"):
+            assert await served.ask(asking(host)) == 202
+    async with serving(verify=lambda _headers, _body, *, now: "id", methods=("GET",), dedupe=0) as served:
+        assert await served.ask(asking(b"hooks.example")) == 202
+
+
 async def test_a_verifier_function_gets_the_body_in_any_case() -> None:
     def verify(headers: Any, body: bytes, *, now: float) -> str:
         assert body == b"hello"

@@ -211,7 +211,7 @@ class TestInherited:
             # The server accepts the connection in this same event loop.
             await asyncio.sleep(0.02)
             source.close()
-            writer.write(b"POST /deploy HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+            writer.write(b"POST /deploy HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
             assert await reader.readline() == b"HTTP/1.1 202 Accepted\r\n"
             writer.close()
             await writer.wait_closed()
@@ -237,7 +237,7 @@ run(router, tell)
 
 def ask(port: int) -> str:
     """Send a webhook, and return the status of the response, or the error."""
-    request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    request = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     return response_to(port, request, lambda answer: answer.partition(b"\r\n")[0])
 
 

@@ -9,13 +9,10 @@ contain the token, which no other page or user can know. Only the files of the p
 from __future__ import annotations
 
 import hmac
-import ipaddress
-import re
 import secrets
-import socket
 from typing import TYPE_CHECKING
 
-from lifecycle._net import is_loopback
+from lifecycle._net import OwnNames
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -44,9 +41,6 @@ HEADERS: Mapping[str, str] = {
 _READING = ("GET", "HEAD")
 _SCHEME = "bearer"
 
-#: Matches a host name or address with an optional port. User names, zone IDs and other extra text are rejected.
-_HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^\s\[\]:/@%]+))(?::[0-9]{0,5})?", re.IGNORECASE)
-
 
 class Refused(Exception):  # this becomes a response, and is not a program error
     """Raised to end a request with ``status``. ``reason`` is shown to the person who sent the request."""
@@ -72,10 +66,7 @@ class Guard:
             raise ValueError("the token must be one word of printable ASCII characters")
         self._token = token.encode()
         self._free = free
-        self._open = is_loopback(host)
-        self._names = {"localhost", host.lower()}
-        if not self._open:
-            self._names.add(socket.gethostname().lower())
+        self._names = OwnNames(host)
 
     def check(self, method: str, path: str, headers: MultiMapping[str], *, target: str = "/") -> None:
         """Check a request. ``target`` is the path as the client sent it, and ``path`` is the route that it matches.
@@ -94,24 +85,9 @@ class Guard:
 
     def _checked_host(self, headers: MultiMapping[str]) -> str:
         given = headers.getall("Host", [])
-        name = _name(given[0]) if len(given) == 1 else None
-        if name is None or not self._is_ours(name):
+        if len(given) != 1 or not self._names.include(given[0]):
             raise Refused(403, "this host is not served here; use the address that the program printed")
         return given[0]
-
-    def _is_ours(self, name: str) -> bool:
-        """Return whether ``name`` refers to this server.
-
-        Addresses are safe, because DNS rebinding only affects names. We ignore the port, because a tunnel may use any
-        port.
-        """
-        if name in self._names:
-            return True
-        try:
-            address = ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return address.is_loopback or not self._open
 
     def _check_origin(self, host: str, headers: MultiMapping[str]) -> None:
         for origin in headers.getall("Origin", []):
@@ -141,9 +117,3 @@ class Guard:
 def generate_token() -> str:
     """Return a random token."""
     return secrets.token_urlsafe(24)
-
-
-def _name(host: str) -> str | None:
-    """Return ``host`` in lower case, without its port and brackets, or None if it is not a valid host."""
-    found = _HOST.fullmatch(host)
-    return (found["six"] or found["name"]).lower() if found else None

@@ -106,6 +106,10 @@ class Admission:
         if verify is None:
             if _is_from_a_page(headers):
                 raise Refused(401, "requests from web pages are refused; set a verifier")
+            names = self._settings.names
+            if names is not None and not names.include(headers.get("host", "")):
+                # A web page whose name has been rebound to this machine sends GET requests without `Origin`.
+                raise Refused(403, "this host is not served here; use 127.0.0.1, or set a verifier")
             return ""
         try:
             return _text(verify(headers, body, now=time.time()))

@@ -80,6 +80,8 @@ class Settings:
     """The settings of one webhook server."""
 
     verify: Verify | None
+    #: The names by which requests must address the server. None if any name is accepted.
+    names: _net.OwnNames | None
     paths: frozenset[str] | None
     methods: tuple[str, ...]
     limits: Limits
