@@ -71,6 +71,7 @@ __all__ = [
     "task_crashed",
     "task_finished",
     "task_started",
+    "webhook_refused",
     "worker_failed",
     "worker_killed",
     "worker_restarted",
@@ -163,6 +164,10 @@ delivery_ended: Hook = Hook(
     "a single announcement. ``delivery``.",
 )
 source_failed: Hook = Hook("source_failed", "A source raised. ``source``, ``error``, ``restart_in`` (seconds or None).")
+webhook_refused: Hook = Hook(
+    "webhook_refused",
+    "A `WebhookSource` has refused a request. The sender is the source. ``status`` (of the response), ``reason``.",
+)
 router_started: Hook = Hook("router_started", "A router has started, and is about to start its sources. ``router``.")
 router_stopped: Hook = Hook("router_stopped", "A router has stopped. ``router``.")
 

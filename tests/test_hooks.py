@@ -19,6 +19,7 @@ NAMES = [
     "handler_finished",
     "handler_failed",
     "source_failed",
+    "webhook_refused",
     "router_started",
     "router_stopped",
     "state_changed",

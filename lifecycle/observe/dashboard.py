@@ -80,13 +80,13 @@ class Dashboard(Auxiliary):
         return url_of("http", *self._address)
 
     async def _open(self, held: AsyncExitStack) -> None:
-        from lifecycle.observe.http.live import Latencies, page_app  # aiohttp is slow to import
+        from lifecycle.observe.http.live import Figures, Latencies, Refusals, page_app  # aiohttp is slow to import
         from lifecycle.observe.http.server import serving
 
         console = await held.enter_async_context(Console())
-        latencies = held.enter_context(Latencies())
+        latencies, refusals = held.enter_context(Latencies()), held.enter_context(Refusals())
         at = held.enter_context(_listening_socket(self._host, self._port))
-        app = page_app(console, latencies, self._host, self.token)
+        app = page_app(Figures(latencies, refusals, console), console, self._host, self.token)
         await held.enter_async_context(serving(app, console, at, headers=HEADERS))
         self._address = (self._host, at.getsockname()[1])
         held.callback(setattr, self, "_address", (self._host, self._port))

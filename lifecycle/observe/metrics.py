@@ -274,6 +274,13 @@ COUNTERS: Final = (
         lambda _, given: (source_name(given["source"]),),
     ),
     Counter(
+        "lifecycle.webhook.refused",
+        "Requests that a webhook source refused, by the status of the response.",
+        ("source", "status"),
+        hooks.webhook_refused,
+        lambda source, given: (source_name(source), given["status"]),
+    ),
+    Counter(
         "lifecycle.worker.failed",
         "Workers that failed.",
         ("worker_type", "worker"),

@@ -46,7 +46,8 @@ class WebhookSource:
     signature. It is 404 for an unknown path, for a path with empty segments, ``..`` or wildcards, and for a topic
     without a handler. It is 405 (with ``Allow``) if the method is not allowed, 408 if the request is too slow, 413 if
     it is too large, and 415 if it is compressed. It is 429 or 503 (with ``Retry-After``) under load, and 501 for a
-    transfer coding other than chunked. Refused requests are logged at INFO, without their query and headers.
+    transfer coding other than chunked. Refused requests are logged at INFO, without their query and headers. They are
+    announced by `hooks.webhook_refused`, and counted by status in the metric ``lifecycle.webhook.refused``.
 
     ``async with`` opens the port. The router enters the source when it starts. When the router stops, the response to
     new requests is 503 until the lanes are empty. Then idle connections are closed, and requests in flight get a short
@@ -142,7 +143,7 @@ class WebhookSource:
         from lifecycle.sources._http.requests import WebhookServer  # importing aiohttp is slow
 
         self._closing = asyncio.Event()
-        server = WebhookServer(self._settings, self._inbox)
+        server = WebhookServer(self, self._settings, self._inbox)
         server.suspended = self._suspended
         if self._inbox is not None:
             await self._inbox.open()

@@ -20,7 +20,7 @@ from lifecycle.control.commands import lifecycle_commands
 from lifecycle.observe import Dashboard
 from lifecycle.observe.console import Console
 from lifecycle.observe.http.api import SharedMessages
-from lifecycle.observe.http.live import Figures, Latencies, live, memory_of, merged, page_files
+from lifecycle.observe.http.live import Figures, Latencies, Refusals, live, memory_of, merged, page_files
 from lifecycle.runtime import lifetime
 from lifecycle.testing import running
 
@@ -139,7 +139,7 @@ async def test_routers_with_the_same_pattern_have_latencies_of_their_own(clock: 
         with Latencies() as latencies:
             for router, topic in ((one, "job/a"), (two, "job/b"), (two, "mail")):
                 await (await router.emit(Event(topic)))
-            message = Figures(latencies, console).message([])
+            message = Figures(latencies, Refusals(), console).message([])
     found = json.loads(message.partition(b"data: ")[2])["latency"]
     ids = ["router:router/route:job/*", "router:router#2/route:job/*"]
     assert [found[name]["p50"] for name in ids] == pytest.approx([1, 5])
@@ -156,7 +156,7 @@ async def test_a_message_is_written_once_for_all_pages(clock: Clock) -> None:
                 into += [message]
 
     async with lifetime(signals=False), running(router), Console() as console:
-        figures, shared = Figures(Latencies(), console), SharedMessages()
+        figures, shared = Figures(Latencies(), Refusals(), console), SharedMessages()
         pages: tuple[list[bytes], list[bytes]] = [], []
         reading = [asyncio.create_task(read(live(console, figures, shared), page)) for page in pages]
         await clock.advance(1)
@@ -187,7 +187,8 @@ async def test_changes_during_the_first_message_are_in_the_next(clock: Clock) ->
 
     async with lifetime(signals=False), running(router), Console() as console:
         await (await router.emit(Event("before")))
-        async with aclosing(live(console, Figures(Latencies(), console), SharedMessages())) as messages:
+        figures = Figures(Latencies(), Refusals(), console)
+        async with aclosing(live(console, figures, SharedMessages())) as messages:
             assert b'"before"' in await next_entries(messages)
             await (await router.emit(Event("meanwhile")))
             assert b'"meanwhile"' in await next_entries(messages)

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
+from lifecycle import hooks
 from lifecycle.control import Router
 from lifecycle.errors import SourceFailed, VerificationError
+from lifecycle.observe import PrometheusMetrics
 from lifecycle.sources import GitHub, Limits, WebhookSource
 from lifecycle.testing import Recorder, running
 from tests.waiting import until
@@ -123,6 +125,40 @@ async def test_refused_requests_are_logged_without_query_and_cut(caplog: pytest.
     assert "refused POST '/depoly' from 127.0.0.1: 404" in caplog.text
     assert "swordfish" not in caplog.text
     assert "x" * 200 not in caplog.text
+
+
+async def test_refused_requests_are_announced_and_counted_by_status() -> None:
+    refused: list[tuple[object, int, str]] = []
+
+    @hooks.webhook_refused.connect
+    def note(source: object, *, status: int, reason: str) -> None:
+        refused.append((source, status, reason))
+
+    try:
+        how: dict[str, Any] = {"verify": GitHub(SECRET), "paths": ["deploy"], "limits": Limits(body=9)}
+        async with PrometheusMetrics() as metrics, serving(**how) as served:
+            assert (await served.send("/depoly"))[0] == 404
+            assert (await served.send(headers={"X-Hub-Signature-256": "sha256=00"}))[0] == 401
+            assert (await served.send(headers={"X-Hub-Signature-256": "sha256=00"}))[0] == 401
+            assert (await served.send(body=b"0123456789"))[0] == 413
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(served.source.url.rpartition(":")[2]))
+            writer.write(b"nonsense\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.0 400")
+            writer.close()
+            await writer.wait_closed()
+            labels = {"source": served.source.name}
+            counts = {
+                status: metrics.registry.get_sample_value(
+                    "lifecycle_webhook_refused_total", labels | {"status": status}
+                )
+                for status in ("400", "401", "404", "413", "429")
+            }
+    finally:
+        hooks.webhook_refused.disconnect(note)
+    assert counts == {"400": 1, "401": 2, "404": 1, "413": 1, "429": None}
+    assert [status for _, status, _ in refused] == [404, 401, 401, 413, 400]
+    assert {source for source, _, _ in refused} == {served.source}
+    assert refused[0][2] == "nothing exists at this path"
 
 
 async def test_a_function_verifies_and_must_return_text() -> None:

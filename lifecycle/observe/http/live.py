@@ -24,6 +24,7 @@ from lifecycle import hooks
 from lifecycle._async import shield, start_task
 from lifecycle._text import component_name
 from lifecycle.control.router import Router
+from lifecycle.control.source_runner import source_name
 from lifecycle.observe.http.api import SharedMessages, api_routes
 from lifecycle.observe.http.guard import HEADERS, Guard, Refused
 from lifecycle.observe.http.server import errors_as_json, event, problem, stream
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from lifecycle.observe.console import Console
     from lifecycle.observe.eventlog.entries import Entry
 
-__all__ = ["Figures", "Latencies", "Latency", "live", "memory_of", "merged", "page_app", "page_files"]
+__all__ = ["Figures", "Latencies", "Latency", "Refusals", "live", "memory_of", "merged", "page_app", "page_files"]
 
 #: The content types of the files that we serve. Other files, such as licenses, are not served.
 _TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
@@ -63,13 +64,13 @@ _PROC = Path("/proc")
 # -- the page ------------------------------------------------------------------------------------------------------
 
 
-def page_app(console: Console, latencies: Latencies, host: str, token: str) -> web.Application:
+def page_app(figures: Figures, console: Console, host: str, token: str) -> web.Application:
     """Return an application that serves the page and the API on ``host``."""
     pages = page_files()
     guard = _guarding(Guard(host, token, free=pages.keys()))
     app = web.Application(middlewares=[guard, errors_as_json])
     app.on_response_prepare.append(_add_headers)
-    figures, shared = Figures(latencies, console), SharedMessages()
+    shared = SharedMessages()
 
     async def follow(request: web.Request) -> web.StreamResponse:
         return await stream(console, request, live(console, figures, shared))
@@ -294,11 +295,37 @@ def _quantile(ordered: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-class Figures:
-    """Route latencies, the memory usage of processes, and this process's CPU usage, encoded once for all pages."""
+class Refusals:
+    """Counts the requests that webhook sources refuse, by source and status. Use it with ``with``."""
 
-    def __init__(self, latencies: Latencies, console: Console) -> None:
+    def __init__(self) -> None:
+        self._counts: dict[str, Counter[int]] = {}
+
+    def __enter__(self) -> Self:
+        """Start counting."""
+        hooks.webhook_refused.connect(self._on_refused)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop counting."""
+        hooks.webhook_refused.disconnect(self._on_refused)
+
+    def all(self) -> dict[str, dict[int, int]]:
+        """Return the number of refused requests by the name of the source and the status of the response."""
+        return {name: dict(counts) for name, counts in self._counts.items()}
+
+    def _on_refused(self, source: object, *, status: int, **_: Any) -> None:
+        self._counts.setdefault(source_name(source), Counter())[status] += 1
+
+
+class Figures:
+    """Route latencies, refused requests, memory usage, and this process's CPU usage, encoded once for all pages."""
+
+    def __init__(self, latencies: Latencies, refusals: Refusals, console: Console) -> None:
         self._latencies = latencies
+        self._refusals = refusals
         self._console = console
         self._message = b""
         self._at, self._cpu = time.monotonic(), time.process_time()
@@ -308,7 +335,12 @@ class Figures:
         """Return figures that are at most two seconds old. They include the memory usage of the processes ``pids``."""
         now = time.monotonic()
         if now >= self._valid_until:
-            figures = {"latency": self._latency(), "memory": memory_of(pids), "cpu": self._cpu_share(now)}
+            figures = {
+                "latency": self._latency(),
+                "refused": self._refusals.all(),
+                "memory": memory_of(pids),
+                "cpu": self._cpu_share(now),
+            }
             self._message = event(figures, "figures")
             self._valid_until = now + _FIGURES_INTERVAL
         return self._message

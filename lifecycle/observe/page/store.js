@@ -8,7 +8,7 @@ export class Store {
     this.nodes = new Map();
     this.children = new Map();
     this.kinds = new Map();
-    this.figures = { latency: {}, memory: {}, cpu: null };
+    this.figures = { latency: {}, refused: {}, memory: {}, cpu: null };
     this.entries = new Map();
     // The number of events so far, and of changes that were dropped because they arrived too fast.
     this.seen = 0;

@@ -56,7 +56,9 @@ export class Stores {
 
   #source = (source) => {
     const { held } = source;
+    const refused = Object.entries(this.app.store.figures.refused[source.name] ?? {});
     return html`<div class="line"><span class="what">source</span><bdi class="name clip" title=${visible(source.name)}>${visible(source.name)}</bdi>${status(source.status)}
+      ${refused.length ? html`<span class="number counts warm" title="Requests refused since the page was served, by status">${refused.map(([code, amount]) => `${count(amount)} × ${code}`).join(", ")} refused</span>` : nothing}
       <button class="small" aria-label="${held ? "Release" : "Hold"} ${visible(source.name)}" @click=${() => this.app.command([held ? "release" : "hold", source.name])}>${icon(held ? "play" : "pause")}<span>${held ? "Release" : "Hold"}</span></button></div>`;
   };
 

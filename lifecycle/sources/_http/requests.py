@@ -11,6 +11,7 @@ import logging
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from lifecycle import hooks
 from lifecycle._net import share_of_descriptors
 from lifecycle.errors import Dropped, JournalError, LaneFull, NotHandled
 from lifecycle.sources._http.admission import Admission
@@ -55,13 +56,17 @@ _MOST_KEYS = 65_536
 
 
 class WebhookServer:
-    """Listens, and responds to a request once its event is in its lane, has been handled, or is stored in ``inbox``."""
+    """Listens, and responds to a request once its event is in its lane, has been handled, or is stored in ``inbox``.
 
-    def __init__(self, settings: Settings, inbox: InboxDelivery | None) -> None:
+    ``source`` is the sender of `hooks.webhook_refused`.
+    """
+
+    def __init__(self, source: object, settings: Settings, inbox: InboxDelivery | None) -> None:
+        self._source = source
         self._settings = settings
         # The limit on clients sending a body is the same as the limit on clients that have not sent a request yet.
         self._admission = Admission(settings, share_of_descriptors(4, least=16, most=10_000))
-        self._listener = Listener(self._answer, header_timeout=settings.limits.header_timeout)
+        self._listener = Listener(self._answer, header_timeout=settings.limits.header_timeout, refusal=self._refusal)
         self._in_flight = _InFlight()
         # An inbox has its own idempotency cache on disk.
         self._inbox = inbox
@@ -230,11 +235,15 @@ class WebhookServer:
         # Leave out the query, because it often contains a token.
         path = request.raw_path.partition("?")[0][:_LONGEST_PATH]
         _log.info("refused %s %r from %s: %d, %s", request.method, path, request.remote, refusal.status, refusal.reason)
-        answer = problem(refusal.status, refusal.reason, refusal.headers)
+        answer = self._refusal(refusal.status, refusal.reason, refusal.headers)
         if self._stopping or not request.content.is_eof():
             # The body has not been read, so the connection cannot be used for another request.
             answer.force_close()
         return answer
+
+    def _refusal(self, status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:
+        hooks.webhook_refused.announce(self._source, status=status, reason=reason)
+        return problem(status, reason, headers)
 
 
 def _refusal_of(error: NotHandled, topic: str) -> Refused:

@@ -56,12 +56,20 @@ _HEADERS = CIMultiDict({"Content-Type": "application/json", "Server": "lifecycle
 
 
 class Listener:
-    """Listens, and calls ``answer`` for each request. A client has ``header_timeout`` seconds to send the headers."""
+    """Listens, and calls ``answer`` for each request. A client has ``header_timeout`` seconds to send the headers.
+
+    ``refusal`` creates the response to malformed input from a status and a reason. The default is `problem`.
+    """
 
     def __init__(
-        self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], *, header_timeout: float
+        self,
+        answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        *,
+        header_timeout: float,
+        refusal: Callable[[int, str], web.StreamResponse] | None = None,
     ) -> None:
         self._answer = answer
+        self._refusal = refusal or problem
         self._connections = Connections(timeout=header_timeout)
         self._server = web.Server(self._serve)
         self._handshake = header_timeout
@@ -96,7 +104,7 @@ class Listener:
         return Connection(
             self._connections,
             self._server,
-            refusal=problem,
+            refusal=self._refusal,
             log=_log,
             access_log=None,
             auto_decompress=False,

@@ -8,6 +8,7 @@ import sys
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
 
 from lifecycle.control import Event, Router
@@ -15,7 +16,7 @@ from lifecycle.errors import FlowCancelled
 from lifecycle.flows import Flows, linear, step, task, unordered, wait_for, workflow
 from lifecycle.observe import Dashboard
 from lifecycle.runtime import lifetime
-from lifecycle.sources import TickerSource
+from lifecycle.sources import GitHub, TickerSource, WebhookSource
 from lifecycle.testing import running
 from lifecycle.workers import Spec, Supervisor
 from tests.realtime.observe.chrome import LIMIT, chromium, opened
@@ -142,6 +143,17 @@ async def test_rates_latencies_and_events_are_shown_and_a_click_shows_the_trace(
         await page.run("document.querySelector('#events-filter').focus()")
         await page.type("order/*")
         await page.until(f"!{mail} && document.querySelectorAll('.events .row').length === 1")
+
+
+async def test_refused_requests_are_counted_next_to_their_source(browser: str) -> None:
+    router = Router()
+    source = WebhookSource(port=0, verify=GitHub("secret"))
+    router.add_source(source)
+    async with shown(browser, router) as (page, _), aiohttp.ClientSession() as client:
+        for _ in range(2):
+            async with client.post(source.url) as answer:
+                assert answer.status == 401
+        await page.until("document.querySelector('#sources .line').textContent.includes('2 \u00d7 401 refused')")
 
 
 async def test_a_flow_is_shown_as_a_live_diagram(browser: str) -> None:
