@@ -274,7 +274,8 @@ class Flows:
     async def cancel(self, id: str) -> None:  # noqa: A002  # the natural name
         """Cancel a workflow, in this process or another one. It runs its undo functions, and ends as CANCELLED.
 
-        When this returns, the request is stored, and the workflow cannot end as SUCCESS anymore. It may still end as
+        A job whose flow has not started is cancelled immediately, whatever its flow is. Otherwise, when this returns,
+        the request is stored, and the workflow cannot end as SUCCESS anymore. It may still end as
         REVERTED or FAILURE, if it fails before it receives the request. To wait for the end, await the run. If the
         workflow was already cancelled, this has no effect.
 
@@ -283,6 +284,8 @@ class Flows:
             FlowError: if there is no workflow with this id, or if the id belongs to a flow of tasks.
         """
         self._check_open()
+        if await self._loader.cancel_job(id):
+            return
         await self._check_workflow(id, "it cannot be cancelled; suspend it instead")
         await self._signal(SignalRow(id, CANCEL, "null", at=time.time()))
 
@@ -290,7 +293,9 @@ class Flows:
         """Raise an error if the flow ``id`` is known to be a flow of tasks."""
         row = await self.store.get(id)
         # The kind of a job's flow is stored when the job starts.
-        if row is not None and row.kind != WORKFLOW and (row.seq or not await self._loader.has_job(id)):
+        if row is None or row.state == FlowState.CANCELLED:
+            return
+        if row.kind != WORKFLOW and (row.seq or not await self._loader.has_job(id)):
             raise FlowError(f"{id!r} is not a workflow, so {problem}")
 
     async def _signal(self, row: SignalRow) -> None:
@@ -470,7 +475,10 @@ class Flows:
             older_than: Only delete those that ended at least this many seconds ago.
         """
         self._check_open()
-        return await self.store.purge(time.time() - in_seconds("older_than", older_than, least=0))
+        try:
+            return await self.store.purge(time.time() - in_seconds("older_than", older_than, least=0))
+        finally:
+            self._registry.forget_ended()
 
     def outbox(self, *, max_attempts: int = 100) -> Outbox:
         """Return a router source that emits each event sent with `send` as a `SentEvent`.
@@ -616,6 +624,11 @@ class RunRegistry:
             run.proceed()
         elif run.parked:
             self._timers.look_again()
+
+    def forget_ended(self) -> None:
+        """Forget the runs that have ended, because they may have been purged. Runs with their ids read the store."""
+        for run in [run for run in self._runs.values() if run.ended]:
+            del self._runs[run.id]
 
     def _drop(self, run: Run[Any]) -> None:
         if self._unfinished.get(run.id) is run:

@@ -19,7 +19,7 @@ from lifecycle.errors import ClaimLost, FlowError, InvalidState
 from lifecycle.flows.client import registry_of
 from lifecycle.flows.records import DISCARDED, PRIORITIES, UNLIMITED, Claim, JobRow, Limits, Priority
 from lifecycle.flows.states import JOBS, JobState
-from lifecycle.flows.stores.base import claimed, clock_of, completed, id_for, lost_job, released
+from lifecycle.flows.stores.base import check_key, claimed, clock_of, completed, id_for, lost_job, released
 from lifecycle.flows.stores.presence import end_of_job
 from lifecycle.journal.queues import CachedCounts
 
@@ -267,14 +267,14 @@ class JobQueue:
         now = self.now()
         row = JobRow(
             id_for(id),
-            flow,
+            check_key("the name of a flow", flow),
             _rank_of(priority),
             self.flows.codec.encode(store),
             now,
             self._max_attempts,
             due=now + wait if wait else 0.0,
-            queue=self.name,
-            key=key,
+            queue=check_key("the name of a queue", self.name),
+            key=check_key("a key", key),
         )
         kept = await self.store.add(row)
         if kept.flow != flow:
@@ -339,9 +339,11 @@ class JobQueue:
         Args:
             older_than: Only delete jobs that were completed at least this many seconds ago.
         """
-        return await self.store.purge(
-            before=self.now() - in_seconds("older_than", older_than, least=0), queue=self.name
-        )
+        before = self.now() - in_seconds("older_than", older_than, least=0)
+        try:
+            return await self.store.purge(before=before, queue=self.name)
+        finally:
+            registry_of(self.flows).forget_ended()
 
     # -- claiming jobs ------------------------------------------------------------------------------------------------
 

@@ -24,8 +24,8 @@ from lifecycle.flows.outbox import SENT
 from lifecycle.flows.plan import Plan, compile_flow, order_of
 from lifecycle.flows.records import Failure, ItemInfo, RunInfo, Snapshot, StepView
 from lifecycle.flows.states import ENDS, EngineState, FlowState, Intention, StepState
-from lifecycle.flows.stores.base import unknown
-from lifecycle.flows.stores.presence import AT_REST, FOLLOW, GONE, WAKE
+from lifecycle.flows.stores.base import clock_of, unknown
+from lifecycle.flows.stores.presence import AT_REST, FOLLOW, GONE, WAKE, end_of_job
 from lifecycle.flows.workflow_engine import WorkflowEngine
 
 if TYPE_CHECKING:
@@ -125,6 +125,15 @@ class FlowLoader:
         """Return True if the flow is unfinished, does not wait, and belongs to another live process."""
         mine = flow.owner in ("", self.presence.token)
         return not mine and flow.state not in (*ENDS, FlowState.WAITING) and not await self.presence.is_gone(flow.owner)
+
+    async def cancel_job(self, id: str) -> bool:  # noqa: A002  # the natural name
+        """Cancel the job with this id if its flow has not started. Return False if there is no such job."""
+        jobs = self.store.jobs(self.presence)
+        if not await jobs.unfinished([id]) or not await jobs.cancel(id, now=clock_of(self.store)()):
+            return False
+        for news in (end_of_job(id), f"{AT_REST} {id}"):
+            self.presence.notify(news)
+        return True
 
     async def has_job(self, id: str) -> bool:  # noqa: A002  # the natural name
         """Return True if the flow belongs to a job that is not complete."""

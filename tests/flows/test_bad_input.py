@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 #: A value that contains itself.
 RING: list[Any] = []
 RING.append(RING)
+ONE = linear("one", task(lambda: 1, name="a"))
 
 
 def step(name: str, log: list[str]) -> Task:
@@ -345,3 +346,33 @@ async def test_an_error_with_half_a_surrogate_is_stored_with_its_job(flows: Flow
     assert job is not None
     await queue.complete(job, outcome="FAILURE", error="no \ud800")
     assert (await queue.get("x")).error == "no \\ud800"
+
+
+# -- ids -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("id", "problem"), [("a\0b", "NUL or half"), ("\ud800", "NUL or half"), ("é" * 501, "at most 1000 bytes, got 1002")]
+)
+async def test_all_stores_refuse_the_same_ids(flows: Flows, id: str, problem: str) -> None:  # noqa: A002  # the natural name
+    queue = JobQueue(flows, key_concurrency=1)
+    for refused in (
+        lambda: flows.start(ONE, id=id),
+        lambda: queue.enqueue("one", id=id),
+        lambda: queue.enqueue("one", key=id),
+        lambda: queue.enqueue(id),
+        lambda: JobQueue(flows, name=id).enqueue("one"),
+        lambda: flows.signal(id, "go"),
+    ):
+        with pytest.raises(FlowError, match=problem):
+            await refused()
+    assert await flows.list() == []
+    assert await queue.jobs() == []
+
+
+@pytest.mark.parametrize("id", ["é" * 500, "\n", " ", "a/b", "'; DROP TABLE lifecycle_flows", "%s :id {x}"])
+async def test_all_stores_accept_the_same_ids(flows: Flows, id: str) -> None:  # noqa: A002  # the natural name
+    assert await flows.start(ONE, id=id) == {"a": 1}
+    assert (await flows.get(id)).id == id
+    queue = JobQueue(flows, key_concurrency=1, name=id)
+    assert (await queue.enqueue(id, id=f"{id[1:]}2", key=id)).flow == id

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle.errors import ClaimLost, FlowError, JournalError
+from lifecycle.errors import ClaimLost, FlowCancelled, FlowError, JournalError
 from lifecycle.flows import (
     Flows,
     FlowState,
@@ -77,6 +77,13 @@ GROW = linear("grow", double)
 
 def doing(name: str, fn: Callable[[], Awaitable[Any]]) -> Flow:
     return linear(name, task(fn, name="work"))
+
+
+def noted(calls: list[str]) -> Callable[[], Awaitable[Any]]:
+    async def note() -> None:
+        calls.append(current_task().flow)
+
+    return note
 
 
 # -- the outcome of a job ----------------------------------------------------------------------------------------------
@@ -546,6 +553,63 @@ class _Counting(MemoryStore):
 
     def jobs(self, presence: Presence) -> MemoryJobs:
         return self.counted
+
+
+async def test_a_job_that_has_not_started_is_cancelled_at_once(flows: Flows, clock: Clock) -> None:
+    """The store knows only the name of its flow, which may be a flow of tasks."""
+    queue = JobQueue(flows)
+    calls: list[str] = []
+    job = await queue.enqueue("grow", id="a")
+    later = await queue.enqueue("grow", id="b", after=500.0)
+    waiting = asyncio.create_task(flows.wait("a"))
+    await clock.settle()
+    for _ in range(2):
+        await flows.cancel("a")
+        await flows.cancel("b")
+    assert [await job, await later] == ["CANCELLED", "CANCELLED"]
+    with pytest.raises(FlowCancelled):
+        await waiting
+    async with working(queue, doing("grow", noted(calls))):
+        await clock.advance(1000)
+    assert calls == []
+    assert (await flows.get("a")).state is FlowState.CANCELLED
+    assert await queue.purge(0) == 2
+    assert await flows.list() == []
+    again = await queue.enqueue("grow", id="a")
+    async with working(queue, doing("grow", noted(calls))):
+        assert await again == "SUCCESS"
+    assert calls == ["a"]
+
+
+async def test_a_job_that_was_released_before_its_flow_started_is_cancelled(flows: Flows) -> None:
+    queue = JobQueue(flows)
+    await queue.enqueue("grow", id="a", size=1)
+    ((job, _),) = await queue.begin(["grow"], 30.0, 1)
+    await queue.release(job)
+    await flows.cancel("a")
+    assert await job == "CANCELLED"
+    assert (await flows.get("a")).state is FlowState.CANCELLED
+
+
+async def test_a_job_whose_id_belongs_to_another_flow_is_not_cancelled(flows: Flows) -> None:
+    await flows.start(linear("other", fails), id="a").suspend()
+    await JobQueue(flows).enqueue("grow", id="a", size=1)
+    with pytest.raises(FlowError, match="'a' is not a workflow"):
+        await flows.cancel("a")
+    assert (await JobQueue(flows).get("a")).state == "UNCLAIMED"
+
+
+async def test_a_flow_of_tasks_that_a_worker_runs_takes_no_cancellation_or_signal(
+    queue: JobQueue, clock: Clock
+) -> None:
+    async with working(queue, doing("f", lambda: asyncio.sleep(100))):
+        job = await queue.enqueue("f", id="a")
+        await clock.advance(1)
+        with pytest.raises(FlowError, match="'a' is not a workflow"):
+            await queue.flows.cancel("a")
+        with pytest.raises(FlowError, match="'a' is not a workflow"):
+            await queue.flows.signal("a", "go")
+        assert await job == "SUCCESS"
 
 
 async def test_a_new_job_wakes_only_workers_of_its_flow(clock: Clock) -> None:

@@ -922,3 +922,26 @@ async def test_stored_raises_the_error_that_prevented_storing(reopened: Callable
         run = second.start(linear("g", task(lambda: 1, name="a")), id="one")
         with pytest.raises(FlowError, match="the id 'one' belongs to flow 'f'"):
             await run.stored()
+
+
+# -- purging -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_purged_id_is_free_at_once(flows: Flows) -> None:
+    calls: list[int] = []
+    flow = linear("f", task(lambda size: calls.append(size), name="a"))  # noqa: PLW0108  # a task needs a parameter name
+    run = flows.start(flow, id="one", size=1)
+    await run
+    assert await flows.purge(0) == 1
+    await flows.start(flow, id="one", size=2)
+    assert calls == [1, 2]
+    assert [info.id for info in await flows.list()] == ["one"]
+    assert run.ended
+
+
+async def test_an_ended_flow_that_is_started_again_is_not_repeated(flows: Flows) -> None:
+    calls: list[int] = []
+    flow = linear("f", task(lambda: calls.append(1), name="a"))
+    run = flows.start(flow, id="one")
+    assert await run == await flows.start(flow, id="one")
+    assert calls == [1]

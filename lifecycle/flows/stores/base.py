@@ -36,6 +36,7 @@ __all__ = [
     "OutboxStore",
     "Store",
     "cancelled",
+    "check_key",
     "claimed",
     "clock_of",
     "completed",
@@ -288,6 +289,13 @@ class JobStore(Protocol):
         """Write ``new`` if the job still has the same state and epoch as ``old``. Otherwise, return False."""
         ...
 
+    async def cancel(self, id: str, *, now: float) -> bool:  # noqa: A002  # the natural name
+        """Complete an unclaimed job whose flow has not started, and store the flow as CANCELLED.
+
+        Return False and change nothing if there is no such job.
+        """
+        ...
+
     async def park(self, row: JobRow, *, now: float) -> bool:
         """Return a claimed job whose flow is WAITING to the queue. It is due when its flow is.
 
@@ -339,6 +347,8 @@ class JobStore(Protocol):
 
 #: The end of a job's error if its owner never released it.
 UNRELEASED = "claimed it but did not complete it"
+#: The maximum number of bytes of an id or a name. PostgreSQL allows 2704 for the columns of an index together.
+_LONGEST_KEY = 1000
 # The states in which a flow's work is done, even if its owner died before completing the job.
 _DONE = (FlowState.SUCCESS, FlowState.REVERTED, FlowState.CANCELLED)
 
@@ -469,13 +479,24 @@ def id_for(given: str | None) -> str:
 
     Raises:
         TypeError: if the id is not a string.
-        FlowError: if the id contains NUL or half a surrogate pair, which stores cannot save.
+        FlowError: if the id is refused by `check_key`.
     """
     if given is not None and not isinstance(given, str):
         raise TypeError(f"an id must be a string, got {given!r}; convert it with str(…)")
-    if given is not None and not is_storable(given):
-        raise FlowError(f"an id must not contain NUL or half a surrogate pair, got {given!r}; escape it")
-    return given or os.urandom(16).hex()
+    return check_key("an id", given) if given else os.urandom(16).hex()
+
+
+def check_key(what: str, text: str) -> str:
+    """Return ``text``, which some store compares or orders. The rules are those of the strictest store.
+
+    Raises:
+        FlowError: if the text contains NUL or half a surrogate pair, or has more than 1000 bytes in UTF-8.
+    """
+    if "\0" in text or not is_storable(text):
+        raise FlowError(f"{what} must not contain NUL or half a surrogate pair, got {text!r}; escape it")
+    if (size := len(text.encode())) > _LONGEST_KEY:
+        raise FlowError(f"{what} must have at most {_LONGEST_KEY} bytes, got {size}: {text[:40]!r}…; use a hash of it")
+    return text
 
 
 def is_storable(text: str) -> bool:

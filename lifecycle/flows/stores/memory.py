@@ -15,7 +15,7 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from lifecycle.errors import FlowError
-from lifecycle.flows.records import CANCEL, DISCARDED, DUE_NOW, UNLIMITED, Snapshot, taken
+from lifecycle.flows.records import CANCEL, DISCARDED, DUE_NOW, UNLIMITED, FlowRow, Snapshot, taken
 from lifecycle.flows.states import ENDS, FlowState, JobState
 from lifecycle.flows.stores.base import (
     JobStore,
@@ -23,6 +23,7 @@ from lifecycle.flows.stores.base import (
     Store,
     cancelled,
     claimed,
+    completed,
     discarded,
     expired,
     flow_of,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
         Change,
         Claim,
         FailedDelivery,
-        FlowRow,
         JobRow,
         Limits,
         OutboxRow,
@@ -301,6 +301,16 @@ class MemoryStore(Store):
         self._put(flow._replace(epoch=flow.epoch + 1, owner=owner))
         return flow.state
 
+    def cancel(self, id: str, *, name: str) -> bool:  # noqa: A002  # the natural name
+        """Store the flow with this id and name as CANCELLED. Return False if it has started or has another name."""
+        flow = self._flows.get(id) or FlowRow(id, name, created=time.time())
+        if flow.name != name or flow.state not in (FlowState.PENDING, FlowState.CANCELLED):
+            return False
+        self._put(flow._replace(state=FlowState.CANCELLED, at=time.time(), epoch=flow.epoch + 1, owner=""))
+        self._steps.setdefault(id, {})
+        self._changes.setdefault(id, [])
+        return True
+
     def discard(self, id: str, error: str, *, name: str) -> None:  # noqa: A002  # the natural name
         """End the flow with this id and name as FAILURE, unless it has ended. If it is PENDING, only set its error."""
         flow = self._flows.get(id)
@@ -420,6 +430,14 @@ class MemoryJobs(JobStore):
             del places[bisect_left(places, _place(row))]
             if not places:
                 del self._waiting[row.queue, row.key]
+
+    async def cancel(self, id: str, *, now: float) -> bool:  # noqa: A002  # the natural name
+        self._expire(now)
+        row = self._rows.get(id)
+        if row is None or row.state != JobState.UNCLAIMED or not self._flows.cancel(id, name=row.flow):
+            return False
+        self._put(completed(row, FlowState.CANCELLED, "", now=now))
+        return True
 
     async def park(self, row: JobRow, *, now: float) -> bool:
         return await self.compare_and_set(row, parked(row, await self._flows.get(row.id)), now=now)

@@ -818,6 +818,18 @@ UPDATE lifecycle_jobs SET state = 'UNCLAIMED', owner = '', token = '', until = 0
     due = coalesce((SELECT nullif(f.due, 0) FROM lifecycle_flows f WHERE f.id = :woken), :never), stamp = :stamp
 WHERE id = :woken AND state = 'CLAIMED' AND epoch = :epoch AND until > :now{{counted}}
 """  # noqa: S608  # our own text
+# A flow that has started is cancelled by a signal instead, so that a workflow can undo its steps.
+_CANCEL_FLOW = """
+INSERT INTO lifecycle_flows AS had (id, name, state, epoch, owner, store, error, at, created)
+SELECT id, flow, 'CANCELLED', 1, '', store, '', :at, :at FROM lifecycle_jobs WHERE id = :woken AND state = 'UNCLAIMED'
+ON CONFLICT (id) DO UPDATE SET state = 'CANCELLED', epoch = had.epoch + 1, owner = '', at = excluded.at
+WHERE had.name = excluded.name AND had.state = 'PENDING'
+"""
+_CANCEL_JOB = """
+UPDATE lifecycle_jobs SET state = 'COMPLETE', outcome = 'CANCELLED', error = '', ended = :now, stamp = :stamp
+WHERE id = :woken AND state = 'UNCLAIMED' AND EXISTS (SELECT 1 FROM lifecycle_flows f
+    WHERE f.id = :woken AND f.name = lifecycle_jobs.flow AND f.state = 'CANCELLED') RETURNING 1
+"""
 _WRITTEN_BY = "SELECT 1 FROM lifecycle_jobs WHERE id = :id AND stamp = :stamp"
 _DISCARD = """
 UPDATE lifecycle_flows SET state = CASE state WHEN 'PENDING' THEN state ELSE 'FAILURE' END,
@@ -974,6 +986,13 @@ class SQLJobs(JobStore):
             ending = {"id": new.id, "flow": new.flow, "words": storable(discarded(new)), "at": time.time()}
             work = Guarded(writing, [self._sql.do(_DISCARD, ending)])
         (rows,) = await self._database.run(work, done=self._sql.recovery(values, _WRITTEN_BY))
+        return bool(rows)
+
+    async def cancel(self, id: str, *, now: float) -> bool:  # noqa: A002  # the natural name
+        values = {"woken": id, "id": id, "now": now, "at": time.time(), "stamp": next(self._stamps)}
+        locks = [self._sql.do(each, values) for each in (_LOCK_JOB, _LOCK_FLOW)] if self._sql.locks else []
+        works = (*locks, self._sql.do(_CANCEL_FLOW, values), self._sql.ask(_CANCEL_JOB, values))
+        (rows,) = await self._run(now, *works, done=self._sql.recovery(values, _WRITTEN_BY))
         return bool(rows)
 
     async def park(self, row: JobRow, *, now: float) -> bool:
