@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from lifecycle.cli.options import LogFormat
     from lifecycle.cli.output import Console
+    from lifecycle.workers import WorkerState
 
 __all__ = ["OptionalControlSocket", "find", "load", "program_name", "run_target"]
 
@@ -29,8 +30,9 @@ __all__ = ["OptionalControlSocket", "find", "load", "program_name", "run_target"
 def run_target(target: str, *, factory: bool, log_format: LogFormat | None = None) -> int:
     """Run the object ``target`` and return the exit status.
 
-    If a process worker exited on its own with a nonzero exit code, the status is that code, as a shell reports it.
-    Otherwise, the status is 1 if there was an error and 0 if not.
+    If a process worker exited on its own with a nonzero exit code, the status is that code, as a shell reports it. This
+    includes a significant child whose failure ended its supervisor. Otherwise, the status is 1 if there was an error or
+    such a child failed without an exit code, and 0 if not.
 
     Raises:
         UsageError: if the object does not exist or cannot be run.
@@ -145,13 +147,25 @@ def _can_run(thing: Any) -> bool:
 
 
 def _own_code(components: tuple[Any, ...]) -> int | None:
-    """Return the exit code of the first process that exited on its own with a nonzero code."""
-    from lifecycle.workers import Status, WorkerState
+    """Return the exit status of the first process that exited on its own with a nonzero code."""
+    states = ((each.state() if hasattr(each, "state") else None, each) for each in components)
+    codes = (_code_of(state, each) for state, each in states if isinstance(state, WorkerState))
+    return next((code for code in codes if code is not None), None)
 
-    for component in components:
-        state = component.state() if hasattr(component, "state") else None
-        if isinstance(state, WorkerState) and state.exit_code and state.status in (Status.FINISHED, Status.FAILED):
-            return shell_status(state.exit_code)
+
+def _code_of(state: WorkerState, worker: object) -> int | None:
+    """Return the exit status of a worker, or of the significant child that failed first and so ended its supervisor."""
+    from lifecycle.workers import Status, Supervisor
+
+    if state.exit_code and state.status in (Status.FINISHED, Status.FAILED):
+        return shell_status(state.exit_code)
+    if not isinstance(worker, Supervisor):
+        return None
+    ended = sorted((each for each in state.children if each.name in worker.ended_by), key=lambda each: each.updated_at)
+    for child in ended:
+        code = _code_of(child, worker[child.name] if child.name in worker else None)  # noqa: SIM401  # a supervisor has no `get`
+        if code is not None or child.status is Status.FAILED:
+            return FAILED if code is None else code
     return None
 
 

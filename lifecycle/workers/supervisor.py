@@ -120,6 +120,14 @@ class Supervisor(BaseWorker):
             raise KeyError(f"{name!r} has no worker yet; it is {child.status}")
         return child.worker
 
+    @property
+    def ended_by(self) -> tuple[str, ...]:
+        """The significant children whose end ended the supervisor: one of them, or all, depending on `AutoShutdown`.
+
+        Empty while the supervisor is running, and if it ended for another reason.
+        """
+        return self._loop.ended_by
+
     def __contains__(self, name: object) -> bool:
         return name in self._loop.children
 

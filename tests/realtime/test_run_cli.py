@@ -19,7 +19,7 @@ MODULE = """
 import asyncio
 import sys
 
-from lifecycle import ProcessWorker, Router, shutdown
+from lifecycle import ProcessWorker, Router, Spec, Supervisor, shutdown
 
 async def main():
     print("ran", __name__)
@@ -45,6 +45,29 @@ def killed():
 
 def done():
     return ProcessWorker("child", sys.executable, "-c", "pass")
+
+def child(code, **how):
+    how = {"restart": "never", "significant": True, **how}
+    return Spec("child", [sys.executable, "-c", f"raise SystemExit({code})"], **how)
+
+def any_significant():
+    return Supervisor("s", child(3), Spec("other", waits), auto_shutdown="any_significant")
+
+def nested():
+    inner = Spec("inner", any_significant, restart="never", significant=True)
+    return Supervisor("outer", inner, auto_shutdown="any_significant")
+
+def insignificant():
+    done = Spec("done", main, restart="never", significant=True)
+    return Supervisor("s", child(3, significant=False), done, auto_shutdown="any_significant")
+
+def all_significant():
+    done = Spec("done", main, restart="never", significant=True)
+    return Supervisor("s", child(4), done, auto_shutdown="all_significant")
+
+def failed_task():
+    task = Spec("task", fails, restart="never", significant=True)
+    return Supervisor("s", task, auto_shutdown="any_significant")
 
 def print_line(line, stream):
     print(line, stream, flush=True)
@@ -84,6 +107,10 @@ def run(here: Path, *argv: str) -> subprocess.CompletedProcess[str]:
         (["app:killed", "--factory"], 128 + 9, ""),
         (["app:done", "--factory"], 0, ""),
         (["app:leaves"], 7, ""),
+        (["app:any_significant", "--factory"], 3, ""),
+        (["app:nested", "--factory"], 3, ""),
+        (["app:all_significant", "--factory"], 4, ""),
+        (["app:insignificant", "--factory"], 0, ""),
     ],
 )
 def test_exit_status_is_that_of_the_worker(here: Path, argv: list[str], status: int, said: str) -> None:
@@ -91,6 +118,12 @@ def test_exit_status_is_that_of_the_worker(here: Path, argv: list[str], status: 
     assert ended.returncode == status, ended.stderr
     assert said in ended.stdout
     assert "Traceback" not in ended.stderr
+
+
+def test_a_significant_task_that_fails_ends_the_program_with_1(here: Path) -> None:
+    ended = run(here, "app:failed_task", "--factory")
+    assert ended.returncode == 1
+    assert "RuntimeError: boom" in ended.stderr
 
 
 def test_output_of_a_process_is_shown_without_a_terminal(here: Path) -> None:

@@ -91,6 +91,8 @@ class SupervisorLoop:
         #: The children by name, in start order.
         self.children: dict[str, Child] = {}
         self.watches: Final = Watches()
+        #: The names of the significant children whose end ended the supervisor.
+        self.ended_by: tuple[str, ...] = ()
         self._on_failure = on_failure
         self._strategy = strategy
         self._auto_shutdown = auto_shutdown
@@ -339,6 +341,10 @@ class SupervisorLoop:
         at_work = (each for each in others if self._is_at_work(each))
         if ends_with(self._auto_shutdown, significant=child.spec.significant, others=at_work):
             _log.info("%r ends because its significant child %r is %s", self.name, child.spec.name, child.status)
+            every = self._auto_shutdown is AutoShutdown.ALL_SIGNIFICANT
+            self.ended_by = tuple(
+                each.spec.name for each in self.children.values() if each is child or (every and each.spec.significant)
+            )
             self._end_with(None)
 
     def _is_at_work(self, child: Child) -> bool:
