@@ -116,7 +116,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; usage: {self.line}")
 
 
-def arguments_of(name: str, handler: Callable[..., Any]) -> Arguments | None:
+def arguments_of(name: str, handler: Any) -> Arguments | None:
     """Return a parser for the parameters of ``handler``.
 
     Return None if the handler takes the event itself or is not valid.

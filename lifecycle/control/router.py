@@ -376,9 +376,10 @@ class Router:
     def hold_source(self, name: str) -> None:
         """Hold the sources named ``name``: the router accepts no events from them until `release_source` is called.
 
-        A source with plain (not async) ``suspend`` and ``resume`` methods is suspended. For example, a suspended
+        A source with plain (not async) ``hold`` and ``release`` methods does this itself. For example, a held
         `WebhookSource` responds with 503. Any other source waits when it emits its next event. When the router stops,
-        it releases its sources. Holding a source that is already held does nothing.
+        it releases its sources. Holding a source that is already held does nothing. A source that is also suspended,
+        for example by a `SuspendHandler`, continues once it is both released and resumed.
 
         Raises:
             RouteNotFound: if no source has that name.

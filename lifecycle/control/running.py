@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import logging
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
 from lifecycle._async import Condition, start_task
+from lifecycle.control.debouncing import Debounced
 from lifecycle.errors import RouteNotFound, RouterRunning
 
 if TYPE_CHECKING:
@@ -165,12 +165,9 @@ class Lifespan:
             await _until(deadline, self._dispatcher.tasks)
 
     async def _flush_handlers(self, deadline: float) -> None:
-        """Flush handlers that hold back events, such as those returned by `debounce`."""
-        flushes: list[asyncio.Future[Any]] = []
-        for route in list(self._dispatcher.routes()):
-            flush = getattr(route.handler, "flush", None)
-            if inspect.iscoroutinefunction(flush):
-                flushes.append(start_task(flush()))
+        """Flush the handlers returned by `debounce`, which hold back events."""
+        handlers = [route.handler for route in self._dispatcher.routes()]
+        flushes = [start_task(each.flush()) for each in handlers if isinstance(each, Debounced)]
         await _until(deadline, flushes)
         await _cancel(flushes)
 

@@ -54,6 +54,8 @@ class SourceObject(Protocol):
     - ``def close()`` is called when the router stops, so that ``run`` can emit its last events and return. Without
       ``close``, the source is cancelled.
     - ``async def settle()`` is awaited after the router has stopped and each `Delivery` has ended.
+    - ``def hold()`` and ``def release()`` are called by `Router.hold_source` and `Router.release_source`. Without them,
+      a held source waits when it emits its next event.
     - ``def use_router(router)`` and ``def use_commands(commands)`` are called when the source is added.
     """
 
@@ -122,12 +124,13 @@ class SourceRunner:
     def hold(self) -> None:
         """Accept no events until `release` is called.
 
-        The source is suspended if it has a ``suspend`` method. Otherwise, it waits when it emits its next event.
+        A source with the methods ``hold`` and ``release`` does this itself. Any other source waits when it emits its
+        next event. This is independent of ``suspend``, which a `SuspendHandler` calls.
         """
         if self.held:
             return
-        if _suspends(self.source):
-            cast("Any", self.source).suspend()
+        if _holds_itself(self.source):
+            cast("Any", self.source).hold()
         else:
             self._gate = asyncio.Event()
         self.held = True
@@ -137,7 +140,7 @@ class SourceRunner:
         if not self.held:
             return
         if self._gate is None:
-            cast("Any", self.source).resume()
+            cast("Any", self.source).release()
         else:
             self._gate.set()
             self._gate = None
@@ -178,7 +181,7 @@ class SourceRunner:
         try:
             self.release()
         except Exception:  # noqa: BLE001  # user code; the other sources are released too
-            _log.exception("source %r could not be resumed", self.name)
+            _log.exception("source %r could not be released", self.name)
 
     @property
     def settles(self) -> bool:
@@ -316,8 +319,11 @@ def _check(source: Any) -> None:
             f"{source!r} is not a source: expected an async iterable of events, a function that returns one, "
             "or an object with `async def run(emit)`"
         )
+    settle = getattr(source, "settle", None)
+    if callable(settle) and not iscoroutinefunction(settle):
+        raise TypeError(f"settle() of the source {source_name(source)!r} would never run; define it with `async def`")
 
 
-def _suspends(source: object) -> bool:
-    methods = [getattr(source, name, None) for name in ("suspend", "resume")]
+def _holds_itself(source: object) -> bool:
+    methods = [getattr(source, name, None) for name in ("hold", "release")]
     return all(callable(each) and not iscoroutinefunction(each) for each in methods)

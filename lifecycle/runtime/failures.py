@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import weakref
 from typing import TYPE_CHECKING, Final
 
 from lifecycle._util import error_text, message_of, program_name, with_stderr
@@ -17,7 +18,7 @@ from lifecycle.errors import BridgeError, JournalError, RestartLimitReached, Sou
 if TYPE_CHECKING:
     from types import CodeType, TracebackType
 
-__all__ = ["is_debugging", "one_line", "print_one_line_from"]
+__all__ = ["is_debugging", "one_line", "print_as_one_line"]
 
 #: Failures caused by the environment rather than by errors in the program.
 _EXPECTED: Final = (BridgeError, JournalError, RestartLimitReached, SourceFailed, UsageError, WorkerFailed)
@@ -53,19 +54,48 @@ def _was_raised_by(error: BaseException, code: CodeType) -> bool:
     return bool(frames) and frames[-1] is code
 
 
-def print_one_line_from(code: CodeType) -> None:
-    """Print an expected failure as one line if it propagates out of the function with this code object.
+class _Mark:
+    """An object that lives as long as the error to which it is attached. Most errors do not support weak references."""
 
-    This has no effect if the failure is caught, the program sets its own ``sys.excepthook``, or LIFECYCLE_DEBUG is set.
-    """
-    if sys.excepthook is not sys.__excepthook__ or is_debugging():
-        return
+    __slots__ = ("__weakref__",)
 
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        line = one_line(error)
-        if line is None or all(frame.f_code is not code for frame, _ in traceback.walk_tb(trace)):
+
+class _OneLineHook:
+    """A `sys.excepthook` that prints marked errors as one line. It removes itself once none of them exists any more."""
+
+    def __init__(self) -> None:
+        self._marks: set[weakref.ref[_Mark]] = set()
+
+    def add(self, error: BaseException) -> None:
+        """Print ``error`` as one line if it ends the program."""
+        mark = error.__dict__[_MARK] = _Mark()
+        self._marks.add(weakref.ref(mark, self._forget))
+        sys.excepthook = self
+
+    def _forget(self, mark: weakref.ref[_Mark]) -> None:
+        self._marks.discard(mark)
+        if not self._marks and sys.excepthook is self:
+            sys.excepthook = sys.__excepthook__
+
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        line = one_line(error) if _MARK in error.__dict__ else None
+        if line is None:
             sys.__excepthook__(kind, error, trace)
         elif sys.stderr is not None:
             sys.stderr.write(f"{program_name()}: {line}\n")
 
-    sys.excepthook = hook
+
+#: The name under which an error holds its `_Mark`.
+_MARK: Final = "_lifecycle_one_line"
+
+_hook: Final = _OneLineHook()
+
+
+def print_as_one_line(error: BaseException) -> None:
+    """Print an expected failure as one line if it ends the program.
+
+    This replaces ``sys.excepthook`` until the error has been caught and released. It has no effect if the program sets
+    its own hook, or LIFECYCLE_DEBUG is set.
+    """
+    if sys.excepthook in (sys.__excepthook__, _hook) and not is_debugging():
+        _hook.add(error)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lifecycle._async import is_async, start_task
 from lifecycle._util import reason_of
 from lifecycle.errors import Interrupted
-from lifecycle.runtime.failures import one_line, print_one_line_from
+from lifecycle.runtime.failures import one_line, print_as_one_line
 from lifecycle.runtime.lifetimes import Life, Lifetime, Reason, Settings, current_life
 from lifecycle.runtime.mains import as_main
 from lifecycle.runtime.signals import receiving_signals, signal_registry
@@ -120,7 +120,7 @@ def _noting_failure(_kind: object, error: BaseException | None, _traceback: obje
     """Prepare the message for an expected failure, in case it ends the whole program."""
     if error is not None and one_line(error) is not None:
         _log.debug("the program failed", exc_info=error)
-        print_one_line_from(run.__code__)
+        print_as_one_line(error)
 
 
 def _drive(life: Life, work: Coroutine[Any, Any, _T]) -> _T:

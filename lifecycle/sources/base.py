@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections import deque
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lifecycle._async import cancel_later
 from lifecycle.errors import SourceClosed
@@ -25,9 +25,9 @@ __all__ = ["BaseSource"]
 class BaseSource:
     """A source with a buffer, for events from callbacks and other threads. Use it directly or as a base class.
 
-    Events are delivered in the order in which they were emitted. ``close()`` ends the source: buffered events are still
-    delivered, and callers waiting in ``emit`` get `SourceClosed`. Call all methods except `emit_threadsafe` from the
-    event loop's thread.
+    Events are delivered in the order in which they were emitted. ``close()`` ends the source's run: buffered events are
+    still delivered, and callers waiting in ``emit`` get `SourceClosed`. The router calls ``close()`` when it stops. If
+    the router runs again, so does the source. Call all methods except `emit_threadsafe` from the event loop's thread.
 
     Args:
         name: The source's name in messages and states.
@@ -42,7 +42,8 @@ class BaseSource:
             raise ValueError(f"buffer={buffer!r} cannot hold any events; use 1 or more")
         self.name = name
         self._buffer = buffer
-        self._closed = False
+        # "open" accepts events, "closing" delivers the buffered events, and "closed" waits for the next run.
+        self._state: Literal["open", "closing", "closed"] = "open"
         # The buffered events. An event that had to wait is stored with its waiter. The buffer never overflows, because
         # an event that does not fit stays with its caller.
         self._events: deque[tuple[Topical, _Waiter | None]] = deque()
@@ -80,7 +81,7 @@ class BaseSource:
         Raises:
             SourceClosed: if the source is closed.
         """
-        if self._closed:
+        if self._state != "open":
             raise self._refusal(event)
         if len(self._events) >= self._buffer:
             return False
@@ -116,21 +117,30 @@ class BaseSource:
         waiter.result()
 
     def close(self) -> None:
-        """End the source once the buffered events have been delivered. Further calls do nothing."""
-        self._closed = True
+        """End the run once the buffered events have been delivered. Further calls do nothing."""
+        if self._state == "open":
+            self._state = "closing"
         self._refuse(lambda _: True)
         self._wake.set()
 
     async def run(self, emit: Emit) -> None:
         """Deliver events until closed. The router calls this."""
         self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()  # the previous one may belong to another loop
+        if self._state == "closed":
+            self._state = "open"
         try:
-            while self._events or not self._closed:
+            while self._events or self._state == "open":
                 if self._events:
                     await emit(self._take())
                 else:
                     self._wake.clear()
                     await self._wake.wait()
+            self._state = "closed"
+        except asyncio.CancelledError:
+            # The drain has taken too long. A source that fails, in contrast, is restarted to deliver the other events.
+            self._state = "closed" if self._state == "closing" else self._state
+            raise
         finally:
             # A waiting task is cancelled by its owner, but a waiting thread would never wake up.
             self._refuse(lambda waiter: isinstance(waiter, concurrent.futures.Future))
@@ -178,7 +188,7 @@ class BaseSource:
                 waiter.set_exception(self._refusal(event))
 
     def _refusal(self, event: Topical) -> SourceClosed:
-        how = "is closed" if self._closed else "no longer runs"
+        how = "no longer runs" if self._state == "open" else "is closed"
         return SourceClosed(f"{self!r} {how} and accepts no more events; {event.topic!r} was not accepted")
 
 

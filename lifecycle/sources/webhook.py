@@ -118,7 +118,8 @@ class WebhookSource:
         )
         self._inbox = _delivery_of(inbox)
         self._server: WebhookServer | None = None
-        self._suspended = False
+        # Why requests are refused: "suspended", "held", both, or empty.
+        self._pauses: set[str] = set()
         self._address: tuple[str, int] | None = None
         self._closing = asyncio.Event()
 
@@ -144,7 +145,7 @@ class WebhookSource:
 
         self._closing = asyncio.Event()
         server = WebhookServer(self, self._settings, self._inbox)
-        server.suspended = self._suspended
+        server.suspended = bool(self._pauses)
         if self._inbox is not None:
             await self._inbox.open()
         try:
@@ -183,11 +184,19 @@ class WebhookSource:
 
         Keep requests in flight and the messages in the inbox.
         """
-        self._suspend(suspended=True)
+        self._pause("suspended")
 
     def resume(self) -> None:
-        """Accept requests again, and deliver the messages in the inbox."""
-        self._suspend(suspended=False)
+        """Accept requests again, and deliver the messages in the inbox, unless the source is held."""
+        self._unpause("suspended")
+
+    def hold(self) -> None:
+        """Do the same as `suspend`, independently of it. `Router.hold_source` calls this."""
+        self._pause("held")
+
+    def release(self) -> None:
+        """End `hold`. The source accepts requests again unless it is suspended."""
+        self._unpause("held")
 
     def close(self) -> None:
         """Make `run` return: refuse new requests, and finish those in flight.
@@ -214,12 +223,19 @@ class WebhookSource:
         if self._inbox is not None:
             await self._inbox.leave()
 
-    def _suspend(self, *, suspended: bool) -> None:
-        self._suspended = suspended
+    def _pause(self, why: str) -> None:
+        self._pauses.add(why)
+        self._apply_pauses()
+
+    def _unpause(self, why: str) -> None:
+        self._pauses.discard(why)
+        self._apply_pauses()
+
+    def _apply_pauses(self) -> None:
         if self._server is not None:
-            self._server.suspended = suspended
+            self._server.suspended = bool(self._pauses)
         if self._inbox is not None:
-            self._inbox.suspend(suspended=suspended)
+            self._inbox.suspend(suspended=bool(self._pauses))
 
 
 def _delivery_of(inbox: Inbox | None) -> InboxDelivery | None:

@@ -386,6 +386,22 @@ async def test_a_handler_that_holds_events_is_flushed_when_the_router_closes(clo
     assert bench.called == ["AB"]
 
 
+async def test_a_handler_with_a_method_called_flush_is_not_flushed(clock: Clock) -> None:
+    flushed: list[bool] = []
+
+    class Writer:
+        async def __call__(self, _event: Event) -> None: ...
+
+        async def flush(self) -> None:
+            flushed.append(True)
+
+    router = Router()
+    router.handle("a", Writer())
+    async with running(router):
+        await (await router.emit(Event("a")))
+    assert flushed == []
+
+
 async def test_ten_thousand_events_of_a_burst_set_one_timer(clock: Clock) -> None:
     router, bench = Router(), Bench()
     router.handle("a", bench.handler, debounce=1)

@@ -10,6 +10,7 @@ import pytest
 from lifecycle import hooks
 from lifecycle.backoff import Backoff
 from lifecycle.control import Event, LaneFull, NotHandled, RouteNotFound, Router, RouterRunning, SourceFailed
+from lifecycle.handlers import SuspendHandler
 from lifecycle.sources import BaseSource
 from lifecycle.testing import Clock, ManualSource, Recorder, running
 
@@ -814,13 +815,19 @@ async def test_a_source_that_cannot_settle_is_logged_and_blocks_no_other(
     assert "where is my pen" in caplog.text
 
 
-class Suspending:
-    """A source that implements `hold` itself."""
+class Door:
+    """A source that implements `hold` itself, and that a `SuspendHandler` can suspend."""
 
     name = "door"
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+
+    def hold(self) -> None:
+        self.calls.append("hold")
+
+    def release(self) -> None:
+        self.calls.append("release")
 
     def suspend(self) -> None:
         self.calls.append("suspend")
@@ -855,15 +862,15 @@ async def test_the_events_of_a_held_source_wait_and_none_is_lost(clock: Clock) -
     assert seen.topics == ["tick/0", "tick/1", "tick/2", "tick/3", "tick/4"]
 
 
-async def test_a_source_that_can_suspend_itself_does_so() -> None:
-    router, source = Router(), Suspending()
+async def test_a_source_that_can_hold_its_events_does_so() -> None:
+    router, source = Router(), Door()
     router.add_source(source)
     async with running(router):
         router.hold_source("door")
         router.hold_source("door")
         router.release_source("door")
         router.release_source("door")
-    assert source.calls == ["suspend", "resume"]
+    assert source.calls == ["hold", "release"]
 
 
 async def test_the_event_that_a_held_source_is_emitting_is_delivered_at_the_end(clock: Clock) -> None:
@@ -890,6 +897,57 @@ async def test_a_held_source_with_a_buffer_emits_nothing() -> None:
         router.release_source("pushed")
         await pushed
     assert seen.topics == ["a"]
+
+
+async def test_release_does_not_resume_a_suspended_source(clock: Clock) -> None:
+    """A source without a hold of its own waits until it is released, whatever its ``suspend`` does."""
+
+    class Pausing:
+        def __init__(self) -> None:
+            self.may_emit = asyncio.Event()
+            self.resume()
+
+        def suspend(self) -> None:
+            self.may_emit.clear()
+
+        def resume(self) -> None:
+            self.may_emit.set()
+
+        async def run(self, emit: Any) -> None:
+            for number in range(100):
+                await asyncio.sleep(1)
+                await self.may_emit.wait()
+                await emit(Event("tick", number))
+
+    router, seen, source = Router(), Recorder(), Pausing()
+    router.add_source(source)
+    router.handle("tick", seen)
+    suspender = SuspendHandler()
+    suspender.manage(source)
+    (name,) = (each.name for each in router.sources())
+    async with running(router):
+        await suspender.suspend()
+        router.hold_source(name)
+        router.release_source(name)
+        await clock.advance(5)
+        assert seen.events == []
+        router.hold_source(name)
+        await suspender.resume()
+        await clock.advance(5)
+        assert seen.events == []
+        router.release_source(name)
+        await clock.advance(1)
+    assert seen.events[0] == Event("tick", 0)
+
+
+async def test_a_source_whose_settle_would_never_run_is_refused() -> None:
+    class Accountant:
+        async def run(self, emit: Any) -> None: ...
+
+        def settle(self) -> None: ...
+
+    with pytest.raises(TypeError, match=r"settle\(\) of the source .* define it with `async def`"):
+        Router().add_source(Accountant())
 
 
 async def test_an_unknown_source_name_is_refused() -> None:
@@ -925,27 +983,27 @@ async def test_the_event_of_a_held_source_is_delivered_even_if_the_lane_is_full(
 
 
 async def test_sources_are_released_when_the_router_ends() -> None:
-    router, source, silent = Router(), Suspending(), BaseSource("silent")
+    router, source, silent = Router(), Door(), BaseSource("silent")
     router.add_source(source)
     router.add_source(silent)
     async with running(router):
         router.hold_source("door")
         router.hold_source("silent")
-    assert source.calls == ["suspend", "resume"]
+    assert source.calls == ["hold", "release"]
     assert not any(each.held for each in router.sources())
 
 
-async def test_a_source_that_cannot_be_resumed_does_not_block_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    class Stuck(Suspending):
-        def resume(self) -> None:
+async def test_a_source_that_cannot_be_released_does_not_block_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    class Stuck(Door):
+        def release(self) -> None:
             raise ValueError("rusty")
 
-    router, source = Router(), Suspending()
+    router, source = Router(), Door()
     source.name = "other"
     router.add_source(Stuck())
     router.add_source(source)
     async with running(router):
         router.hold_source("door")
         router.hold_source("other")
-    assert source.calls == ["suspend", "resume"]
-    assert "source 'door' could not be resumed" in caplog.text
+    assert source.calls == ["hold", "release"]
+    assert "source 'door' could not be released" in caplog.text

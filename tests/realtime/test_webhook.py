@@ -19,6 +19,7 @@ import pytest
 from lifecycle import hooks
 from lifecycle.control import Router
 from lifecycle.errors import SourceFailed, VerificationError
+from lifecycle.handlers import SuspendHandler
 from lifecycle.observe import PrometheusMetrics
 from lifecycle.sources import GitHub, Limits, WebhookSource
 from lifecycle.testing import Recorder, running
@@ -295,6 +296,28 @@ async def test_waiting_requests_are_accepted_while_the_router_drains() -> None:
             go_on.set()
         assert [(await task)[0] for task in waiting] == [202, 202]
     assert len(handled.events) == 4
+
+
+async def test_a_source_that_is_held_and_suspended_accepts_requests_when_both_have_ended() -> None:
+    async with serving() as served:
+        source, router, statuses = served.source, served.router, list[int]()
+        suspender = SuspendHandler()
+        suspender.manage(source)
+
+        async def ask() -> None:
+            statuses.append((await served.send())[0])
+
+        await suspender.suspend()
+        router.hold_source(source.name)
+        await ask()
+        router.release_source(source.name)
+        await ask()
+        router.hold_source(source.name)
+        await suspender.resume()
+        await ask()
+        router.release_source(source.name)
+        await ask()
+        assert statuses == [503, 503, 503, 202]
 
 
 async def test_requests_that_wait_at_the_end_get_503_with_retry_after() -> None:

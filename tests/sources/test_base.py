@@ -231,3 +231,44 @@ def test_emit_threadsafe_without_a_running_loop_raises() -> None:
 def test_a_buffer_below_one_raises(buffer: int) -> None:
     with pytest.raises(ValueError, match="cannot hold any event"):
         BaseSource("push", buffer=buffer)
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["stopped", "stopped and closed"])
+def test_a_source_runs_again_with_its_router_also_in_another_loop(recorder: Recorder, *, ended: bool) -> None:
+    router, source = Router(), BaseSource("mailbox")
+    router.add_source(source)
+    router.handle("a", recorder)
+
+    async def main(number: int) -> None:
+        async with running(router):
+            await source.emit(Event("a", number))
+            await asyncio.sleep(0)
+        with pytest.raises(SourceClosed):
+            source.try_emit(Event("a", "between the runs"))
+        if ended:
+            source.close()
+
+    for number in range(3):
+        asyncio.run(main(number))
+    assert [event.data for event in recorder.events] == [0, 1, 2]
+
+
+async def test_events_that_a_source_could_not_deliver_in_time_are_delivered_by_its_next_run(clock: Clock) -> None:
+    router, source, seen = Router(buffer=0, drain_timeout=1), BaseSource("mailbox"), list[int]()
+
+    @router.on("a")
+    async def slow(event: Event) -> None:
+        seen.append(event.data)
+        await asyncio.sleep(0 if event.data else 100)
+
+    router.add_source(source)
+    async with running(router):
+        for number in range(5):
+            assert source.try_emit(Event("a", number))
+        await clock.settle()
+    async with running(router):
+        await clock.settle()
+        assert source.try_emit(Event("a", 5))
+        await clock.settle()
+    assert seen[-1] == 5
+    assert seen == sorted(seen)
