@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from lifecycle.cli.options import LogFormat
     from lifecycle.cli.output import Console
-    from lifecycle.workers import WorkerState
 
 __all__ = ["OptionalControlSocket", "find", "load", "program_name", "run_target"]
 
@@ -148,12 +147,14 @@ def _can_run(thing: Any) -> bool:
 
 def _own_code(components: tuple[Any, ...]) -> int | None:
     """Return the exit status of the first process that exited on its own with a nonzero code."""
+    from lifecycle.workers import WorkerState
+
     states = ((each.state() if hasattr(each, "state") else None, each) for each in components)
     codes = (_code_of(state, each) for state, each in states if isinstance(state, WorkerState))
     return next((code for code in codes if code is not None), None)
 
 
-def _code_of(state: WorkerState, worker: object) -> int | None:
+def _code_of(state: Any, worker: object) -> int | None:
     """Return the exit status of a worker, or of the significant child that failed first and so ended its supervisor."""
     from lifecycle.workers import Status, Supervisor
 
