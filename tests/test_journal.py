@@ -459,6 +459,32 @@ async def test_a_write_into_a_file_that_was_deleted_or_replaced_fails(path: Path
                 await journal.run(note("after"))
 
 
+@pytest.mark.parametrize("share", [0, 0.5])
+async def test_a_write_after_the_log_was_truncated_fails(
+    path: Path, caplog: pytest.LogCaptureFixture, share: float
+) -> None:
+    log = path.with_name("app.db-wal")
+    async with Journal(path, NOTES) as journal:
+        for text in ("a", "b", "c"):
+            await journal.run(note(text))
+        os.truncate(log, int(log.stat().st_size * share))
+        for text in ("d", "e"):
+            with pytest.raises(JournalError, match=r"app\.db-wal was truncated by another program while it was open"):
+                await journal.run(note(text))
+    assert caplog.text.count("was truncated by another program") == 1
+
+
+@pytest.mark.parametrize("mode", ["TRUNCATE", "RESTART", "FULL"])
+async def test_the_log_may_be_written_back_by_another_program(path: Path, mode: str) -> None:
+    async with Journal(path, NOTES) as journal, Journal(path, NOTES) as other:
+        for text in ("a", "b", "c"):
+            await journal.run(note(text))
+            with closing(sqlite3.connect(path)) as db:
+                assert db.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()[0] == 0
+            await other.run(note(text * 2))
+    assert on_disk(path) == ["a", "aa", "b", "bb", "c", "cc"]
+
+
 async def test_a_deleted_file_is_reported_also_when_nothing_is_written(
     path: Path, clock: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

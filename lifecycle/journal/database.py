@@ -37,6 +37,9 @@ _PATIENCE = 5.0
 
 _MEMORY = ":memory:"
 
+#: The bytes at the start of SQLite's log, and before each page in it.
+_LOG_HEAD, _CHANGE_HEAD = 32, 24
+
 # SQLite calls its authorizer only when it prepares a statement, and Python caches prepared statements. Our own
 # statements contain a comment, so that a caller's ``COMMIT``, for example, is not found in the cache and is checked.
 _BEGIN, _COMMIT, _ROLL_BACK = "BEGIN IMMEDIATE -- journal", "COMMIT -- journal", "ROLLBACK -- journal"
@@ -77,7 +80,11 @@ class Database:
         self._files: dict[str, tuple[int, int]] = {}
         # The absolute path.
         self._place = path
-        # The error message if the file or its log was deleted. Otherwise empty.
+        # The path of SQLite's log of changes. Empty for a database in memory.
+        self._log = ""
+        # The size of the log after our last transaction.
+        self._log_size = 0
+        # The error message if the file or its log was deleted or truncated. Otherwise empty.
         self._lost = ""
 
     def open(self) -> None:
@@ -114,7 +121,9 @@ class Database:
         self._agree_on_the_time(db)
         db.set_authorizer(self._authorize)
         self._lost = ""
-        files = () if self._path == _MEMORY else (self._place, f"{self._place}-wal")
+        self._log = "" if self._path == _MEMORY else f"{self._place}-wal"
+        self._log_size = _size(self._log)
+        files = (self._place, self._log) if self._log else ()
         self._files = {each: found for each in files if (found := _identity(each)) is not None}
 
     def _agree_on_the_time(self, db: sqlite3.Connection) -> None:
@@ -191,12 +200,39 @@ class Database:
             gone = next((path for path, known in self._files.items() if _identity(path) != known), None)
             if gone is None:
                 return None
-            self._lost = (
-                f"the journal {self._path}: {gone} was deleted or replaced while it was open, so nothing can be "
-                "stored; stop this program, put the file back if you can, and start the program again"
-            )
-            _log.error("%s", self._lost)
+            self._lose(f"{gone} was deleted or replaced")
         return JournalError(self._lost)
+
+    def _lose(self, what: str) -> None:
+        self._lost = (
+            f"the journal {self._path}: {what} while it was open, so nothing can be "
+            "stored; stop this program, put the file back if you can, and start the program again"
+        )
+        _log.error("%s", self._lost)
+
+    def _check_log(self) -> JournalError | None:
+        """Return an error if another program has truncated the log. Otherwise, return None.
+
+        SQLite does not detect this either. It would write beyond the end of the log, and what was there before would be
+        missing after a restart. SQLite itself makes the log shorter only for ``PRAGMA wal_checkpoint(TRUNCATE)``.
+        """
+        if self._log and not self._lost and _size(self._log) < self._log_size:
+            if (lost := self.check()) is not None:
+                return lost
+            if not self._log_is_complete():
+                self._lose(f"{self._log} was truncated by another program")
+        return JournalError(self._lost) if self._lost else None
+
+    def _log_is_complete(self) -> bool:
+        """Return True if the log contains all changes that SQLite has written to it since it was last reset."""
+        db = self._connection()
+        try:
+            # This also returns the number of changed pages in the log.
+            ((_, changes, _),) = db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            ((page,),) = db.execute("PRAGMA page_size")
+        except sqlite3.Error:
+            return False
+        return changes <= 0 or _size(self._log) >= _LOG_HEAD + changes * (_CHANGE_HEAD + page)
 
     def carry_out(self, works: Sequence[Work]) -> list[Outcome]:
         """Call ``works`` in one transaction, and return their outcomes. Functions that fail write nothing.
@@ -208,6 +244,8 @@ class Database:
         return self._carry_out(works)
 
     def _carry_out(self, works: Sequence[Work]) -> list[Outcome]:
+        if (lost := self._check_log()) is not None:
+            return [(None, lost)] * len(works)
         outcomes: list[Outcome] | None = None
         if len(works) > 1:
             with suppress(sqlite3.Error, _TransactionLost):
@@ -217,6 +255,7 @@ class Database:
         # Data written to a deleted file is lost, so check the file after the commit.
         if (lost := self.check()) is not None:
             return [(None, lost)] * len(works)
+        self._log_size = _size(self._log)
         return outcomes
 
     def _together(self, works: Sequence[Work]) -> list[Outcome]:
@@ -298,6 +337,14 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _size(path: str) -> int:
+    """Return a file's size in bytes, or 0 if the file does not exist."""
+    try:
+        return os.stat(path).st_size  # noqa: PTH116  # without pathlib
+    except OSError:
+        return 0
 
 
 class _TransactionLost(Exception):
