@@ -259,16 +259,16 @@ class App {
   #header(sections) {
     const program = this.store.first("program") ?? {};
     const lifetime = this.store.first("lifetime");
-    const name = visible(program.name ?? "…");
-    document.title = `${name} – lifecycle`;
+    const name = this.#link === "refused" ? "lifecycle" : visible(program.name ?? "…");
+    document.title = name === "lifecycle" ? name : `${name} – lifecycle`;
     const state = lifetime?.status ?? (this.#link === "open" ? "running" : "unknown");
     const locked = !token.get();
     const busy = (word) => this.#busy.has(word);
     const button = (word, sign, said) => !handles(this.store, word) ? nothing : html`<button id="do-${word}" ?disabled=${busy(word)} @click=${() => this.send(word)} title=${said}>${icon(sign)}<span>${said}</span></button>`;
     return html`<header class="top">
       <div class="who">
-        <h1><bdi>${name}</bdi></h1>${status(state)}
-        <span class="quiet number" title="Uptime">${program.started_at ? age(this.store.now() - program.started_at) : "–"}</span>
+        <h1><bdi>${name}</bdi></h1>${this.#link === "refused" ? nothing : html`${status(state)}
+        <span class="quiet number" title="Uptime">${program.started_at ? age(this.store.now() - program.started_at) : "–"}</span>`}
         <span class="quiet wide-only number">${program.pid ? `pid ${program.pid}` : ""}</span>
         <span class="quiet wide-only"><bdi>${visible(program.host ?? "")}</bdi></span>
       </div>
