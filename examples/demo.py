@@ -28,7 +28,7 @@ $ {line}
   type   suspend, resume, reload, restart, status, help, quit; Tab completes
   press  Ctrl+C to suspend, again to quit
   watch  the dashboard, whose address follows
-  ask    {lifecycle} ctl status --watch; in another terminal; also tail, explain file/modified, attach, stop
+  ask    {lifecycle} ctl status --watch    (in another terminal; or tail, explain file/modified, attach, stop)
 """
 
 
