@@ -131,13 +131,12 @@ Reason: TypeAlias = Literal[
 # The possible reasons why a worker in each phase can end.
 _END_REASONS: Final[Mapping[Phase, frozenset[Reason]]] = {
     Phase.INITIALIZING: frozenset({"shutdown", "cancelled"}),
-    Phase.READY: frozenset({"shutdown", "recycle", "idle_timeout", "health_limit", "replaced"}),
+    Phase.READY: frozenset({"error", "shutdown", "recycle", "idle_timeout", "health_limit", "replaced"}),
     Phase.BUSY: frozenset({"timeout", "cancelled", "error", "recycle", "shutdown", "health_limit"}),
-    Phase.DEGRADED: frozenset({"health_limit", "shutdown", "recycle"}),
+    Phase.DEGRADED: frozenset({"error", "health_limit", "shutdown", "recycle"}),
 }
 # The reasons to use instead of those that are not possible in a phase.
 _INSTEAD: Final[Mapping[Reason, Reason]] = {
-    "error": "health_limit",
     "timeout": "health_limit",
     "replaced": "recycle",
     "recycle": "cancelled",

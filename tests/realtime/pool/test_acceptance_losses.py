@@ -120,6 +120,19 @@ async def test_a_deadline_that_passes_while_a_dead_worker_ends_does_not_hide_the
         assert said(recovered) == [("replace", "pool-1", "error")]
 
 
+async def test_an_idle_worker_that_closes_its_streams_ends_because_of_an_error() -> None:
+    """The history and the announcement agree. It has not failed a health check."""
+    code = WORKER + PINGS.replace("stay()", "os.close(1); time.sleep(1000)") + 'answer(["result", 1, 5])'
+    pool = Pool("pool", python(code), codec="json", size=(1, 1), process=QUICK, intensity=Intensity(0, 30.0))
+    with announced(hooks.pool_recovered, pool) as recovered, announced(hooks.member_changed, pool) as changes:
+        await pool.start()
+        assert await pool.call("anything") == 5
+        await pool.wait()
+    assert [reason for _, member, reason in said(recovered) if member == "pool-1"] == ["error"]
+    ends = [each["change"].reason for each in changes if each["change"].target is Phase.TERMINATING]
+    assert ends == ["error"]
+
+
 async def test_a_surplus_worker_that_dies_is_not_replaced() -> None:
     async with pool_of(size=(0, 2)) as pool:
         victim = await pool.call("pid")
