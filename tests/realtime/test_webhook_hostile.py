@@ -576,6 +576,19 @@ async def test_slow_bodies_of_all_servers_share_a_limit_and_the_oldest_ends() ->
             assert await wire.status() == 202
 
 
+@pytest.mark.xfail(strict=True, reason="bodies get a minimum time when the limits on connections move to one place")
+@pytest.mark.usefixtures("few_descriptors")
+async def test_clients_that_wait_with_their_bodies_do_not_lock_out_a_slow_body() -> None:
+    async with serving() as served:
+        slow = await served.invited(b"slow")
+        for _ in range(20):
+            (await served.connect()).send(request(b"body", extra=b"Expect: 100-continue\r\n")[:-4])
+        # The server has handled all requests that it can read.
+        await asyncio.sleep(0.1)
+        slow.send(b"slow")
+        assert await slow.status() == 202
+
+
 async def test_a_body_that_is_still_sent_at_the_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lifecycle.sources._http.requests._GRACE", 0.01)
     monkeypatch.setattr("lifecycle.sources._http.requests._LAST_GRACE", 0.01)
