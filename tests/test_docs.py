@@ -45,7 +45,7 @@ from lifecycle.cli.app import build_parser, parse
 from lifecycle.cli.up.processes import KEYS, Condition, in_order, parse_procfile, read_processes
 from lifecycle.cli.watch.settings import OPTIONS, read_table, watch_settings
 from lifecycle.testing import VirtualLoop
-from tests.programs import LIMIT, Running, connect, free_port, in_this_process, post
+from tests.programs import Running, connect, free_port, in_this_process, post
 from tests.realtime.observe.shops import home
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from lifecycle._async import start_task
 from lifecycle._util import stream_handlers
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 
     from prompt_toolkit.shortcuts import PromptSession
 
@@ -106,6 +106,10 @@ class _File:
             return self._terminal.write(text)
         self.above.add(self, text)
         return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Queue each of ``lines`` for printing."""
+        self.write("".join(lines))
 
     def flush(self) -> None:
         """Show an incomplete line. Complete lines are printed anyway."""
@@ -215,8 +219,11 @@ class OutputAbove:
             before = [*self._incomplete.values()]
             if text := self._take():
                 await run_in_terminal(lambda text=text: self._put(text))  # type: ignore[misc]  # a bound default
-            elif before != [*self._incomplete.values()]:
-                self._app.invalidate()
+            else:
+                if before != [*self._incomplete.values()]:
+                    self._app.invalidate()
+                # A thread that keeps writing must not occupy the loop.
+                await asyncio.sleep(0)
 
     def _take(self) -> str:
         """Empty the queue. Return the text that will not change any more, and keep incomplete lines."""

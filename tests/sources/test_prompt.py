@@ -163,6 +163,10 @@ async def test_printed_text_appears_above_the_prompt(screen: Screen) -> None:
     await until(lambda: screen.shows(">"))
     print("some output")
     await until(lambda: screen.shows("some output\r\n"))
+    sys.stdout.writelines(["one\n", "two\n", "three\n"])
+    await until(lambda: screen.shows("three\r\n"))
+    # All lines at once: the prompt is drawn below them.
+    assert screen.shows("one\r\ntwo\r\nthree\r\n\x1b")
     running.cancel()
     await asyncio.wait({running})
 
