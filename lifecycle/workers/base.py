@@ -444,10 +444,12 @@ class BaseWorker:
 
     async def _within_grace(self, future: asyncio.Future[Any]) -> bool:
         """Wait for ``future`` until the grace period ends. Return whether the future is done."""
-        over = self._grace_over = asyncio.get_running_loop().create_future()
-        if self._grace_is_over:
-            over.set_result(None)
-        waiting: set[asyncio.Future[Any]] = {future, over}
+        # The start and the stop may wait at the same time, so they share the future for the end of the grace period.
+        if self._grace_over is None:
+            self._grace_over = asyncio.get_running_loop().create_future()
+            if self._grace_is_over:
+                self._grace_over.set_result(None)
+        waiting: set[asyncio.Future[Any]] = {future, self._grace_over}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         return future.done()
 
@@ -456,11 +458,16 @@ class BaseWorker:
 
     async def _terminate_all(self, asking: asyncio.Future[None] | None) -> None:
         """Stop the worker, even while it is starting. This runs in its own task, because callers may stop waiting."""
+        starting = self._starting
         try:
-            if self._starting is not None and not self._starting.done():
-                self._was_abandoned = not await self._within_grace(self._starting)
+            if starting is not None and not starting.done():
+                await self._within_grace(starting)
             if self._life is not None:
                 await self._end_life(self._life, asking)
+                if starting is not None and not starting.done():
+                    # The start may have been waiting for the same end.
+                    await asyncio.wait({starting}, timeout=self._last_wait)
+            self._was_abandoned |= starting is not None and not starting.done()
         except asyncio.CancelledError:
             # The loop is closing and cancels all of its tasks. Even so, give the worker a moment to end, because
             # callers rely on it.

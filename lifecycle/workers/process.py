@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from lifecycle._durations import in_seconds
 from lifecycle._util import current_span
-from lifecycle.errors import WorkerFailed
+from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers import _posix
 from lifecycle.workers.base import BaseWorker, check_env
 from lifecycle.workers.containment.containment import Containment, Level
@@ -159,10 +159,11 @@ class ProcessWorker(BaseWorker):
     async def suspend(self) -> None:
         """Suspend the whole process group with SIGSTOP, regardless of what its processes are doing. Idempotent.
 
-        The call returns once the leader has stopped. If the call is cancelled, the process keeps running.
+        The call returns once the leader has stopped, or after 5 seconds if it is busy with disk I/O and stops later. If
+        the call is cancelled, the process keeps running.
 
         Raises:
-            InvalidTransition: if the process is not running.
+            InvalidTransition: if the process is not running, or is resumed or stopped during the call.
         """
         if self.status is Status.SUSPENDED:
             return
@@ -175,6 +176,11 @@ class ProcessWorker(BaseWorker):
             if self._machine.state is Status.SUSPENDED:
                 await self.resume()
             raise
+        if self._machine.state is not Status.SUSPENDED:
+            raise InvalidTransition(
+                f"{self.name!r} is {self._machine.state}, because it was resumed or ended during suspend(); "
+                "call suspend() again if it is still running"
+            )
 
     async def resume(self) -> None:
         """Resume the process group with SIGCONT. Idempotent.

@@ -501,6 +501,19 @@ async def test_a_suspension_returns_when_it_is_seen() -> None:
             await worker.resume()
 
 
+async def test_a_suspension_that_is_undone_before_it_takes_effect_raises() -> None:
+    """As with a gate, the caller must not believe that the worker is suspended."""
+    async with ProcessWorker("app", "sleep", "1000") as worker:
+        suspension = asyncio.create_task(worker.suspend())
+        await asyncio.sleep(0)
+        await worker.resume()
+        with pytest.raises(
+            InvalidTransition, match=r"'app' is running, because it was resumed or ended during suspend"
+        ):
+            await suspension
+        assert worker.status is Status.RUNNING
+
+
 async def test_a_cancelled_suspend_leaves_the_process_running() -> None:
     async with ProcessWorker("app", "sleep", "1000") as worker:
         for _ in range(10):

@@ -126,6 +126,31 @@ async def test_cancellation_after_a_stop_counts_as_stopped(clock: Clock) -> None
     assert (exit_.status, exit_.error) == ("stopped", None)
 
 
+async def test_a_start_that_swallows_its_cancellation_is_killed_after_the_grace_period(clock: Clock) -> None:
+    """The start and the stop then wait for the same worker, and both learn of the end of the grace period."""
+
+    class Stubborn(FakeWorker):
+        async def _until_ready(self) -> None:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(1000)
+            raise OSError("not ready")
+
+        def _terminate(self, *, force: bool) -> None:  # type: ignore[override]  # most workers need not wait
+            if force:
+                self.end()
+
+    worker = Stubborn(stop_timeout=5)
+    start = asyncio.create_task(worker.start())
+    await clock.settle()
+    began = asyncio.get_running_loop().time()
+    exit_ = await stop_and_wait(worker)
+    assert asyncio.get_running_loop().time() - began == 5
+    assert (exit_.status, str(exit_.error)) == ("failed", "'fake' cannot start: not ready")
+    assert not worker.state().abandoned
+    with pytest.raises(WorkerFailed, match="not ready"):
+        await start
+
+
 async def test_unkillable_worker_is_abandoned_and_logged(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     worker = FakeWorker("zombie", stop_time=math.inf, stop_timeout=2)
     worker.mortal = False
