@@ -329,6 +329,24 @@ async def test_the_stream_has_everything_that_the_page_shows() -> None:
         assert figures["cpu"] >= 0
 
 
+async def test_memory_is_shown_until_the_process_has_exited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Afterwards, another process may have the same pid."""
+    monkeypatch.setattr("lifecycle.observe.http.live._FIGURES_INTERVAL", 0.02)
+    shop = Supervisor("shop", Spec("web", ["sleep", "600"]))
+    async with served() as (client, _), shop, client.get("/api/live") as answer, asyncio.timeout(LIMIT):
+        pid, status = str(shop.workers()[0].pid), ""
+        memory: list[dict[str, int]] = []
+        async for name, data in messages(answer):
+            if name == "change":
+                status = data["nodes"].get("worker:shop/web", {"status": status})["status"]
+            elif name == "figures" and status == "stopped" and pid not in data["memory"]:
+                break
+            elif name == "figures" and status == "running" and pid in data["memory"]:
+                memory += [data["memory"]]
+                await shop.stop_child("web")
+    assert memory
+
+
 async def test_a_page_that_is_open_does_not_hold_up_the_end() -> None:
     async with served() as (client, dashboard), client.get("/api/live") as answer:
         await answer.content.readline()
