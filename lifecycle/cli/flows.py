@@ -32,7 +32,7 @@ from lifecycle.errors import FlowError, JournalError
 from lifecycle.flows import Flows
 from lifecycle.flows.definition import Flow, Task
 from lifecycle.flows.outbox import SENT
-from lifecycle.flows.records import FAILURE, Failure, FlowRow
+from lifecycle.flows.records import DISCARDED, FAILURE, Failure, FlowRow, Snapshot
 from lifecycle.flows.run import run_info, step_view
 from lifecycle.flows.states import ENDS, FlowState, JobState, StepState
 from lifecycle.flows.stores.base import RESTARTABLE, clock_of, has_complete_job, of_complete_job, reset_failed
@@ -43,7 +43,7 @@ from lifecycle.flows.stores.sqlite import FLOW_TABLES
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 
-    from lifecycle.flows import Change, Snapshot, StepRow, Store
+    from lifecycle.flows import Change, StepRow, Store
     from lifecycle.flows.records import JobRow, RunInfo
 
 __all__ = ["Message", "flows"]
@@ -119,7 +119,18 @@ class _Selection:
         try:
             return (await self.flows.store.load(id)).flow
         except FlowError:
+            job = await _job(self, id)
+            if job is not None:
+                raise CliError(
+                    f"{id!r} is a job whose flow {job.flow!r} has not started; `lifecycle flows show` prints it"
+                ) from None
             raise CliError(f"flow {id!r} does not exist; `lifecycle flows list` shows the flows") from None
+
+    async def jobs(self) -> list[JobRow]:
+        """Return the jobs with the selected ids whose flows have not started."""
+        store = self.flows.store
+        jobs = [await _job(self, each) for each in dict.fromkeys(self.ids) if await store.get(each) is None]
+        return [job for job in jobs if job is not None]
 
     async def process(self, row: FlowRow) -> str:
         """Return the PID of the process that runs a flow, or an empty string. Add the host if there are several."""
@@ -154,7 +165,7 @@ async def _carry_out(subcommand: Callable[[_Selection], Awaitable[int]], selecti
 
 async def _list(selection: _Selection) -> int:
     """Print the flows, oldest first, followed by the jobs that have not run yet. Each takes one line."""
-    rows = [(row, await selection.process(row)) for row in await selection.rows()]
+    rows = [(_as_listed(row), await selection.process(row)) for row in await selection.rows()]
     rows += [(row, "") for row in ([] if selection.ids else await _waiting(selection, {row.id for row, _ in rows}))]
     if rows or selection.json:
         print_result(sys.stdout, _flows_json(rows) if selection.json else _flows_table(rows))
@@ -163,19 +174,35 @@ async def _list(selection: _Selection) -> int:
     return DONE
 
 
+def _as_listed(row: FlowRow) -> FlowRow:
+    """Return the row of a flow as `list` prints it. PENDING with an error means that the job was discarded."""
+    return row._replace(state=DISCARDED) if row.state == FlowState.PENDING and row.error else row
+
+
 async def _waiting(selection: _Selection, known: Collection[str]) -> list[FlowRow]:
     """Return the waiting jobs that are not in ``known``, in the form of flow rows."""
     store = selection.flows.store
     jobs = await store.jobs(selection.flows.presence).rows(JobState.UNCLAIMED, now=clock_of(store)())
-    return [FlowRow(job.id, job.flow, state=job.state, at=job.enqueued) for job in jobs if job.id not in known]
+    return [_of_job(job) for job in jobs if job.id not in known]
+
+
+def _of_job(job: JobRow) -> FlowRow:
+    """Return a row for the flow of a job that has not started."""
+    state = job.outcome or job.state
+    return FlowRow(job.id, job.flow, state=state, at=job.enqueued, store=job.store, due=job.due)
 
 
 async def _show(selection: _Selection) -> int:
-    """Print the full details of each flow."""
-    shown = [
-        (*await _read(selection, row.id), await selection.process(row), await _job(selection, row.id))
-        for row in await selection.rows()
-    ]
+    """Print the full details of each flow, and of each job whose flow has not started."""
+    jobs = await selection.jobs()
+    selection.ids = [each for each in selection.ids if each not in {job.id for job in jobs}]
+    rows = [] if jobs and not selection.ids else await selection.rows()
+    shown: list[tuple[Snapshot, Sequence[Change], str, JobRow | None]] = []
+    for row in rows:
+        snapshot, changes = await _read(selection, row.id)
+        snapshot = snapshot._replace(flow=_as_listed(snapshot.flow))
+        shown.append((snapshot, changes, await selection.process(row), await _job(selection, row.id)))
+    shown += [(Snapshot(_of_job(job), {}), [], "", job) for job in jobs]
     print_result(sys.stdout, _format_flows(shown, json=selection.json))
     return DONE
 
@@ -380,8 +407,15 @@ def _in_order(snapshot: Snapshot, changes: Sequence[Change]) -> Snapshot:
 
 def _flows_table(rows: Sequence[tuple[FlowRow, str]]) -> str:
     """Format the flows, one per line."""
-    cells = [(row.id, row.name, row.state, ago(row.at) if row.at else "", runner) for row, runner in rows]
+    cells = [
+        (row.id, row.name, row.state, ago(row.at) if row.at else "", runner or _claim(row)) for row, runner in rows
+    ]
     return columns([("id", "flow", "state", "changed", "process"), *(tuple(map(printable, row)) for row in cells)])
+
+
+def _claim(row: FlowRow) -> str:
+    """Return a note on a job that is due and that no worker has claimed, for example because its flow is misspelt."""
+    return "no worker yet" if row.state == JobState.UNCLAIMED and not row.due else ""
 
 
 def _flows_json(rows: Sequence[tuple[FlowRow, str]]) -> str:
@@ -478,6 +512,8 @@ def _format_flow(snapshot: Snapshot, changes: Sequence[Change], runner: str, job
         ("given", _given(flow.store)),
     ]
     if job is not None:
+        if job.state == JobState.UNCLAIMED:
+            known.append(("due", _job_due(job)))
         attempts = f"{job.attempts} of {job.max_attempts} attempts"
         known.append(("job", f"{job.outcome or job.state}, {attempts}"))
     if error := _error(snapshot, changes, job):
@@ -487,6 +523,13 @@ def _format_flow(snapshot: Snapshot, changes: Sequence[Change], runner: str, job
     rows = _timeline(snapshot, changes) if flow.kind == "workflow" else _steps(snapshot)
     text += "\n" + columns([tuple(map(printable, row)) for row in rows])
     return text + _history(changes)
+
+
+def _job_due(job: JobRow) -> str:
+    """Return when a job is due, as far as that is known."""
+    if not job.due:
+        return f"now; no worker has claimed it, so check that a worker runs {job.flow!r}"
+    return local_time(job.due) if math.isfinite(job.due) else "when its flow receives a signal"
 
 
 def _steps(snapshot: Snapshot) -> list[tuple[str, ...]]:

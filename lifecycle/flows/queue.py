@@ -481,7 +481,8 @@ class JobQueue:
         """Claim and run jobs until cancelled.
 
         Args:
-            flows: The flows to run, by name. Jobs for other flows stay in the queue.
+            flows: The flows to run, by name. Jobs for other flows stay in the queue. If no worker claims one of them,
+                a warning is logged once per name.
             concurrency: The maximum number of jobs that run at the same time.
             lease: How many seconds each claim lasts. Claims are extended while their jobs run.
         """

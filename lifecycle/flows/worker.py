@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from lifecycle.flows.stores.base import is_suspect, lost_job
 from lifecycle.flows.stores.presence import GONE, RESUMED, WAKE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from lifecycle.flows.definition import Item
     from lifecycle.flows.queue import Job, JobQueue
@@ -46,6 +47,8 @@ _HOPELESS = (MissingDependencies, AmbiguousDependency)
 _OFTEN = 3
 #: How many times we try to extend claims per lease period while the store does not respond.
 _OFTENER = 15
+#: The maximum number of jobs for other flows to look at.
+_OTHERS = 100
 
 
 class _Lease:
@@ -134,6 +137,11 @@ class Worker:
     """Runs jobs for ``flows``, which maps the names used in `JobQueue.enqueue` to flows."""
 
     def __init__(self, queue: JobQueue, flows: Mapping[str, Item], *, concurrency: int, lease: float) -> None:
+        if not isinstance(flows, Mapping):
+            raise TypeError(
+                f"flows must map names to flows, got {flows!r}; "
+                f"write queue.work({{{getattr(flows, 'name', 'name')!r}: …}})"
+            )
         if concurrency < 1:
             raise ValueError(f"concurrency must be 1 or more, got {concurrency!r}")
         if not flows:
@@ -153,6 +161,9 @@ class Worker:
         self._heartbeat = _Heartbeat(queue, lease)
         # True if the next job may be a suspect, so that one job is claimed, and only after the running jobs.
         self._careful = False
+        # The due jobs for other flows at the last look, and the names of their flows that were logged.
+        self._others: set[str] = set()
+        self._logged: set[str] = set()
         # True once jobs that wait for interrupted children have been made due.
         self._looked = False
         # Set when there may be jobs to claim.
@@ -297,6 +308,19 @@ class Worker:
         if not self._news.is_set():
             # A message may have been lost, or a process may have exited unnoticed.
             self._queue.store.doubt()
+            await self._log_others()
+
+    async def _log_others(self) -> None:
+        """Log jobs for other flows that have been due since the last look, once per flow."""
+        rows = await self._queue.store.others([*self._plans, *self._logged], queue=self._queue.name, limit=_OTHERS)
+        before, self._others = self._others, {row.id for row in rows}
+        for row in rows:
+            if row.id in before and row.flow not in self._logged:
+                self._logged.add(row.flow)
+                _log.warning(
+                    "no worker has claimed job %r for flow %r, which is due; run a worker with it, or check its name",
+                    *(row.id, row.flow),
+                )
 
     def _free_slot(self, lease: _Lease) -> None:
         """Free the job's slot so that another job can start."""

@@ -610,8 +610,30 @@ def test_jobs_that_wait_are_listed_with_their_flow(tmp_path: Path, info: Said) -
     asyncio.run(_with_jobs(file))
     rows = [row.split()[:3] for row in info("list", file)[0].splitlines()[1:]]
     assert rows[-1] == ["waits", "typo", "UNCLAIMED"]
+    assert info("list", file)[0].splitlines()[-1].endswith("no worker yet")
     assert [row[0] for row in rows].count("waits") == 1
     assert json.loads(info("list", file, "--json")[0])[-1]["flow"] == "typo"
+
+
+def test_a_job_that_was_discarded_before_its_flow_started_is_listed_as_such(tmp_path: Path, info: Said) -> None:
+    file = tmp_path / "app.db"
+    asyncio.run(_with_jobs(file))
+    states = {row["id"]: row["state"] for row in json.loads(info("list", file, "--json")[0])}
+    assert states["no-values"] == "discarded"
+    assert "state     discarded\n" in info("show", file, "no-values")[0]
+
+
+def test_show_prints_a_job_whose_flow_has_not_started(tmp_path: Path, info: Said) -> None:
+    file = tmp_path / "app.db"
+    asyncio.run(_with_jobs(file))
+    out = info("show", file, "waits")[0]
+    assert "flow      typo\n" in out
+    assert "state     UNCLAIMED\n" in out
+    assert "job       UNCLAIMED, 0 of 1 attempts\n" in out
+    assert "due       now; no worker has claimed it, so check that a worker runs 'typo'\n" in out
+    assert [each["id"] for each in json.loads(info("show", file, "waits", "bad", "--json")[0])] == ["bad", "waits"]
+    assert "is a job whose flow 'typo' has not started" in info("suspend", file, "waits", status=FAILED)[1]
+    assert "flow 'nope' does not exist" in info("show", file, "nope", status=FAILED)[1]
 
 
 def test_show_has_the_error_of_a_flow_and_of_its_job(tmp_path: Path, info: Said) -> None:

@@ -150,6 +150,29 @@ async def test_jobs_of_other_flows_are_left_to_others(queue: JobQueue, clock: Cl
         assert (await queue.get(job.id)).attempts == 0
 
 
+async def test_a_due_job_that_no_worker_claims_is_logged_once_per_flow(
+    flows: Flows, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = JobQueue(flows)
+    for number in range(3):
+        await queue.enqueue("nosuch", id=f"job-{number}")
+    await queue.enqueue("later", after=1000.0)
+    await JobQueue(flows, name="other").enqueue("elsewhere")
+    async with working(queue, GROW, lease=30.0):
+        await clock.advance(5)
+        assert "no worker" not in caplog.text
+        await clock.advance(100)
+    logged = [record.getMessage() for record in caplog.records if "no worker" in record.getMessage()]
+    assert logged == [
+        "no worker has claimed job 'job-0' for flow 'nosuch', which is due; run a worker with it, or check its name"
+    ]
+
+
+async def test_work_with_a_flow_instead_of_a_mapping_says_what_to_write(queue: JobQueue) -> None:
+    with pytest.raises(TypeError, match=r"flows must map names to flows, got .*; write queue\.work\(\{'grow': …\}\)"):
+        await queue.work(GROW)  # type: ignore[arg-type]  # wrong on purpose
+
+
 async def test_jobs_run_in_order_within_the_concurrency_limit(queue: JobQueue) -> None:
     at_once, most, order = 0, 0, []
 

@@ -323,6 +323,10 @@ class JobStore(Protocol):
         """
         ...
 
+    async def others(self, flows: Collection[str], *, queue: str, limit: int) -> list[JobRow]:
+        """Return up to ``limit`` unclaimed jobs in ``queue`` that are due and for none of ``flows``."""
+        ...
+
     async def unfinished(self, ids: Collection[str]) -> set[str]:
         """Return the ids in ``ids`` that belong to jobs that are not complete."""
         ...

@@ -482,6 +482,10 @@ class MemoryJobs(JobStore):
             dues.append(starts[-limits.limit] + limits.per)
         return min([*ends, *(due for due in dues if now < due < math.inf)], default=None)
 
+    async def others(self, flows: Collection[str], *, queue: str, limit: int) -> list[JobRow]:
+        rows = (self._rows[each] for (name, _), places in self._waiting.items() if name == queue for *_, each in places)
+        return list(islice((row for row in rows if not row.due and row.flow not in flows), limit))
+
     async def unfinished(self, ids: Collection[str]) -> set[str]:
         return set(filter(self.has, ids))
 

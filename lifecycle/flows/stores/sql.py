@@ -864,6 +864,10 @@ _NEXT = """
 SELECT (SELECT min(due) FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due > 0 AND due > :now AND due < :never),
     (SELECT min(until) FROM lifecycle_jobs WHERE state = 'CLAIMED')
 """
+_OTHERS = (
+    f"SELECT {_JOB} FROM lifecycle_jobs WHERE state = 'UNCLAIMED' AND due = 0 AND queue = :queue"  # noqa: S608  # our own columns
+    " AND NOT flow {among[flows]} LIMIT :limit"
+)
 _UNFINISHED = "SELECT id FROM lifecycle_jobs WHERE id {among[ids]} AND state != 'COMPLETE'"
 _OLD_JOBS = f"""
 SELECT id, ended FROM lifecycle_jobs WHERE state = 'COMPLETE' AND ended < :before AND ended >= :since AND queue = :queue
@@ -1033,6 +1037,11 @@ class SQLJobs(JobStore):
             asks.append(self._sql.ask(_NEXT_START, values))
         found = await self._database.read(*asks)
         return min((time for rows in found for row in rows for time in row if time is not None), default=None)
+
+    async def others(self, flows: Collection[str], *, queue: str, limit: int) -> list[JobRow]:
+        values = {"flows": self._sql.listed(flows), "queue": queue, "limit": limit}
+        (rows,) = await self._database.read(self._sql.ask(_OTHERS, values))
+        return list(map(JobRow._make, rows))
 
     async def unfinished(self, ids: Collection[str]) -> set[str]:
         (rows,) = await self._database.read(self._sql.ask(_UNFINISHED, {"ids": self._sql.listed(ids)}))
