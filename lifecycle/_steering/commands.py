@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,13 +20,13 @@ from lifecycle._steering.tasks import find_task, where
 from lifecycle._text import listed, plural
 from lifecycle.control import Command, Router
 from lifecycle.control.commands import Commands, lifecycle_commands
-from lifecycle.errors import NotHandled, RouteConflict, RouteNotFound
+from lifecycle.errors import NotHandled, RouteConflict, RouteNotFound, WorkerFailed
 from lifecycle.events import CommandEvent, Event, ShutdownEvent, SuspendEvent, TerminateEvent, Topical
 from lifecycle.runtime.stopping import has_route_for
 from lifecycle.workers.model import FINAL, UNSTARTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
     from lifecycle.runtime import Lifetime
     from lifecycle.workers.stdio import RecentLines
@@ -34,10 +35,14 @@ __all__ = [
     "BuiltInCommands",
     "CommandInstaller",
     "built_in_patterns",
+    "output_paths",
     "recent_lines",
     "routers_of",
     "status_text",
 ]
+
+#: The name that stands for all workers.
+_ALL = "all"
 
 #: The maximum number of concurrent restarts.
 _RESTARTS = 20
@@ -141,11 +146,24 @@ class BuiltInCommands(Commands):
 
     def _add_all(self) -> None:
         self._add("status", "Show the state of the program.", self._status)
-        self._add("stop", "Stop the program, or only the worker NAME.", self._stop, complete=self._child_names)
-        self._add("start", "Start the stopped worker with this NAME or path.", self._start, complete=self._child_names)
+        self._add(
+            "stop",
+            "Stop the program, or only these workers (or all).",
+            self._stop,
+            complete=self._child_names,
+        )
+        self._add(
+            "start",
+            "Start these stopped workers, or all.",
+            self._start,
+            complete=self._child_names,
+        )
         self._add("terminate", "Suspend the program to save its state, then stop it.", self._terminate, alone=True)
         self._add(
-            "restart", "Restart the worker with this NAME or path.", self._restart, complete=self._restartable_names
+            "restart",
+            "Restart these workers, or all.",
+            self._restart,
+            complete=self._restartable_names,
         )
         self._add("cancel", "Cancel the asyncio task with this name or ID.", _cancel, complete=_task_names)
         self._add("emit", "Send an event with this TOPIC, and data as JSON.", _refuse_emit, event=_event_of)
@@ -172,15 +190,10 @@ class BuiltInCommands(Commands):
         if not event.args:
             await self._shut_down(ShutdownEvent("stop"))
             return
-        child = self._child(event, "stop [NAME]")
-        await child.supervisor.stop_child(child.name)
+        await _for_each(self._children(event, "stop [NAME ...]"), _Restartable.stop)
 
     async def _start(self, event: CommandEvent) -> None:
-        child = self._child(event, "start NAME")
-        if child.active:
-            reply(f"{child.path} is already {child.status}")
-        else:
-            await child.supervisor.restart(child.name)
+        await _for_each(self._children(event, "start NAME ..."), _Restartable.start)
 
     async def _terminate(self, event: CommandEvent) -> None:
         if has_route_for(self._router, TerminateEvent.topic):
@@ -204,20 +217,25 @@ class BuiltInCommands(Commands):
         self._lifetime.shutdown()
 
     async def _restart(self, event: CommandEvent) -> None:
-        await self._worker(event, "restart NAME").restart()
+        await _for_each(self._workers(event, "restart NAME ..."), _Restartable.restart)
 
-    def _worker(self, event: CommandEvent, usage: str) -> _Restartable:
-        name = _argument(event, usage)
+    def _workers(self, event: CommandEvent, usage: str) -> list[_Restartable]:
+        """Return the workers that are named in a command."""
+        if not event.args:
+            raise refused(f"usage: {usage}")
         try:
-            return _find(name, list(_restartables(self._lifetime.components())))
+            return _find_all(event.args, list(_restartables(self._lifetime.components())))
         except LookupError as error:
             raise refused(str(error)) from None
 
-    def _child(self, event: CommandEvent, usage: str) -> _Restartable:
-        """Return the supervisor's child that is named in a command."""
-        found = self._worker(event, usage)
-        if found.supervisor is None:
-            raise refused(f"{found.path!r} is not a supervisor's child; it can only be restarted")
+    def _children(self, event: CommandEvent, usage: str) -> list[_Restartable]:
+        """Return the children of supervisors that are named in a command."""
+        found = self._workers(event, usage)
+        if _ALL in event.args:
+            return [each for each in found if each.supervisor is not None]
+        for each in found:
+            if each.supervisor is None:
+                raise refused(f"{each.path!r} is not a supervisor's child; it can only be restarted")
         return found
 
     async def _flows(self, event: CommandEvent) -> None:
@@ -327,11 +345,24 @@ class _Restartable:
     #: None for a pool without a supervisor.
     supervisor: Any = None
     status: str = ""
+    #: True if the worker belongs to a supervisor that is itself a worker in this list.
+    nested: bool = False
 
     @property
     def active(self) -> bool:
         """True unless the worker has exited or was never started."""
         return self.status not in _INACTIVE
+
+    async def stop(self) -> None:
+        """Stop the worker."""
+        await self.supervisor.stop_child(self.name)
+
+    async def start(self) -> None:
+        """Start the worker, unless it is active."""
+        if self.active:
+            reply(f"{self.path} is already {self.status}")
+        else:
+            await self.supervisor.restart(self.name)
 
     async def restart(self) -> None:
         """Replace a running pool's processes, or restart the worker."""
@@ -351,7 +382,17 @@ def _restartables(components: Iterable[Any]) -> Iterator[_Restartable]:
             yield from _children(each, path)
 
 
-def _children(supervisor: Any, path: str) -> Iterator[_Restartable]:
+async def _for_each(workers: Iterable[_Restartable], act: Callable[[_Restartable], Awaitable[None]]) -> None:
+    """Call ``act`` for all workers at the same time. If it fails, the others continue, and the errors are raised."""
+    results = await asyncio.gather(*map(act, workers), return_exceptions=True)
+    errors = [each for each in results if isinstance(each, Exception)]
+    if len(errors) > 1:
+        raise WorkerFailed("; ".join(map(str, errors)))
+    for error in errors:
+        raise error
+
+
+def _children(supervisor: Any, path: str, *, nested: bool = False) -> Iterator[_Restartable]:
     if not (callable(getattr(supervisor, "workers", None)) and _is_async(supervisor, "restart")):
         return
     try:
@@ -364,8 +405,8 @@ def _children(supervisor: Any, path: str) -> Iterator[_Restartable]:
             worker: Any = supervisor[state.name]
         except KeyError:  # the child has not started yet, or has been removed
             worker = None
-        yield _Restartable(state.name, below, worker, supervisor, str(state.status))
-        yield from _children(worker, below)
+        yield _Restartable(state.name, below, worker, supervisor, str(state.status), nested)
+        yield from _children(worker, below, nested=True)
 
 
 def recent_lines(lifetime: Lifetime, name: str) -> RecentLines:
@@ -374,23 +415,73 @@ def recent_lines(lifetime: Lifetime, name: str) -> RecentLines:
     Raises:
         LookupError: if there is no such worker, several have the name, or its output is not captured.
     """
+    found = _find(name, _with_output(lifetime))
+    recent = _recent(found)
+    if recent is not None:
+        return recent
+    if found.worker is not None and hasattr(found.worker, "recent"):
+        raise LookupError(
+            f"the output of {found.path!r} is not recorded, because it goes directly to a terminal or a file; with "
+            "lifecycle watch, use --prompt"
+        )
+    raise LookupError(f"no output of {found.path!r} is available; only started processes and containers have output")
+
+
+def output_paths(lifetime: Lifetime, names: Sequence[str]) -> list[str]:
+    """Return the paths of the workers with these names or paths. Without names, return all whose output is recorded.
+
+    Raises:
+        LookupError: if there is no such worker, several have the name, or no output is recorded.
+    """
+    workers = _with_output(lifetime)
+    if names:
+        return [each.path for each in _find_all(names, workers)]
+    found = [each.path for each in workers if _recent(each) is not None]
+    if not found and len(workers) == 1:
+        recent_lines(lifetime, workers[0].path)  # raises the reason
+    if not found:
+        raise LookupError("no output is recorded; only started processes and containers have output")
+    return found
+
+
+def _with_output(lifetime: Lifetime) -> list[_Restartable]:
+    """Return the workers, including processes and containers without a supervisor."""
+    components: tuple[Any, ...] = lifetime.components()
+    alone = [_Restartable(each.name, each.name, each) for each in components]
+    return [*(each for each in alone if _recent(each) is not None), *_restartables(components)]
+
+
+def _recent(found: _Restartable) -> RecentLines | None:
     from lifecycle.workers.stdio import RecentLines  # programs that use an observer need not import workers
 
-    components: tuple[Any, ...] = lifetime.components()
-    alone = [
-        _Restartable(each.name, each.name, each)
-        for each in components
-        if isinstance(getattr(each, "recent", None), RecentLines)
-    ]
-    found = _find(name, [*alone, *_restartables(components)])
     recent = getattr(found.worker, "recent", None)
-    if isinstance(recent, RecentLines):
-        return recent
-    raise LookupError(f"no output of {found.path!r} is available; only started processes and containers have output")
+    return recent if isinstance(recent, RecentLines) else None
 
 
 def _is_async(thing: Any, method: str) -> bool:
     return inspect.iscoroutinefunction(getattr(thing, method, None))
+
+
+def _find_all(names: Sequence[str], workers: list[_Restartable]) -> list[_Restartable]:
+    """Return the workers with these paths or names, each once. The name of a scaled process stands for its copies.
+
+    ``all`` stands for all workers, where a nested supervisor stands for its children.
+
+    Raises:
+        LookupError: as `_find` does.
+    """
+    found = [worker for name in names for worker in _find_each(name, workers)]
+    return list({each.path: each for each in found}.values())
+
+
+def _find_each(name: str, workers: list[_Restartable]) -> list[_Restartable]:
+    if any(name in (each.name, each.path) for each in workers):
+        return [_find(name, workers)]
+    if name == _ALL and workers:
+        return [each for each in workers if not each.nested]
+    copy = re.compile(rf"{re.escape(name)}\.\d+")
+    copies = [each for each in workers if copy.fullmatch(each.name) or copy.fullmatch(each.path)]
+    return copies or [_find(name, workers)]
 
 
 def _find(name: str, workers: list[_Restartable]) -> _Restartable:

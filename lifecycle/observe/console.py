@@ -21,6 +21,7 @@ from lifecycle._steering.commands import (
     BuiltInCommands,
     CommandInstaller,
     built_in_patterns,
+    output_paths,
     recent_lines,
     routers_of,
 )
@@ -30,7 +31,7 @@ from lifecycle._util import reason_of
 from lifecycle.control import Router
 from lifecycle.control.commands import completions, split
 from lifecycle.control.deliveries import current as current_delivery
-from lifecycle.errors import Dropped, InvalidTopic, LifecycleError
+from lifecycle.errors import Dropped, InvalidTopic, LifecycleError, NotHandled
 from lifecycle.events import CommandEvent, Event, UnknownCommandEvent
 from lifecycle.observe.eventlog.log import EventLog
 from lifecycle.observe.output import Output
@@ -65,6 +66,12 @@ _RUNNING = 200
 #: The limit is doubled for these commands, so that you can stop the program even if other commands hang.
 _STOPPING = ("stop", "terminate")
 
+#: The errors for built-in commands that a program does not handle, by the topic of their events.
+_UNHANDLED = {
+    "lifecycle/suspend": "this program cannot be suspended, because it has no handler for this command",
+    "lifecycle/resume": "this program cannot be resumed, because it has no handler for this command",
+    "lifecycle/reload": "this program cannot reload its configuration, because it has no handler for this command",
+}
 #: Built-in commands that a program may handle itself, and their topics.
 _TOPICS = {
     "suspend": "lifecycle/suspend",
@@ -258,6 +265,16 @@ class Console:
         """
         return await flow_details(self.lifetime.components(), id)
 
+    def output_paths(self, *names: str) -> list[str]:
+        """Return the paths of the workers with these names or paths. By default, return all whose output is recorded.
+
+        The name of a scaled process, such as ``web``, stands for its copies ``web.1`` and ``web.2``.
+
+        Raises:
+            LookupError: if no worker or several workers match a name, or no output is recorded.
+        """
+        return output_paths(self.lifetime, names)
+
     def lines(self, worker: str, count: int) -> list[str]:
         """Return the last lines of output, at most 500, from the process with this name or path.
 
@@ -440,7 +457,8 @@ class _CommandQueue:
                     await answer.delivery
         except Exception as error:  # noqa: BLE001  # whatever a handler raises is the outcome
             verdict = Verdict.DROPPED if isinstance(error, Dropped) else Verdict.FAILED
-            text = reason_of(error)
+            text = _UNHANDLED.get(event.topic) if type(error) is NotHandled else None
+            text = text or reason_of(error)
             return Outcome(verdict, _id(answer), masked(text), None if answer.text == text else answer.text)
         return Outcome(Verdict.HANDLED, _id(answer), answer=answer.text)
 

@@ -700,7 +700,7 @@ def test_up_continues_while_its_process_is_stopped_by_hand(tables: Callable[...,
     program = tables(f'processes.web = {{ command = "{LIVES}" }}', XDG_RUNTIME_DIR=str(tmp_path))
     program.until("web    | up")
     for word in ("stop", "start"):
-        with ctl(tmp_path, word, "web") as verb:
+        with ctl(tmp_path, "-p", "up-here", word, "web") as verb:
             assert verb.wait(LIMIT) == 0
     program.until("web    | up")
     program.stop()
@@ -847,6 +847,58 @@ class TestScale:
         assert "Traceback" not in text
         assert "did not finish its events" not in text
         wait_gone(pids(text))
+
+    def test_commands_take_several_names_the_name_of_all_copies_and_all(
+        self,
+        up: Callable[..., Running],
+        answered: Callable[..., tuple[int, str]],
+        here: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.chdir(here)
+        program = up(f"web: {LIVES}\nworker: {LIVES}\n", "-c", "web=2", XDG_RUNTIME_DIR=str(tmp_path))
+        until_blocking(lambda: program.says("| up", 1.0) and len(pids(program.text)) == 3, "the start")
+        before = pids(program.text)
+        assert answered("restart", "web", "worker")[0] == 0
+        wait_gone(before)
+        assert answered("stop", "all")[0] == 0
+        assert answered("start", "web")[0] == 0
+        status = answered("status")[1]
+        states = dict(re.findall(r"^ +(\S+) +process +(\w+)", status, re.MULTILINE))
+        assert states == {"web.1": "running", "web.2": "running", "worker": "stopped"}
+        assert re.fullmatch(r"web.1  \| up \d+\nweb.2  \| up \d+\nworker \| up \d+\n", answered("logs", "-n", "1")[1])
+        assert re.fullmatch(r"web.1 \| up \d+\nweb.2 \| up \d+\n", answered("logs", "web", "-n", "1")[1])
+        assert re.fullmatch(r"up \d+\n", answered("logs", "web.2", "-n", "1")[1])
+        assert "no worker is called 'wbe'" in answered("restart", "web", "wbe")[1]
+        assert answered("suspend") == (
+            1,
+            "[lifecycle] up-here: this program cannot be suspended, because it has no handler for this command\n",
+        )
+
+    def test_new_lines_of_several_processes_have_prefixes(self, up: Callable[..., Running], tmp_path: Path) -> None:
+        program = up(f"web: {LIVES}\nworker: {LIVES}\n", XDG_RUNTIME_DIR=str(tmp_path))
+        until_blocking(lambda: program.says("| up", 1.0) and len(pids(program.text)) == 2, "the start")
+        logs = Running("-m", "lifecycle", "ctl", "logs", "-f", env={"XDG_RUNTIME_DIR": str(tmp_path), "NO_COLOR": "1"})
+        try:
+            logs.until("web    | up")
+            logs.until("worker | up")
+            program.stop()
+            assert "up-here has exited" in logs.rest(1)
+        finally:
+            logs.close()
+
+    def test_a_program_in_another_directory_is_stopped_only_by_name(
+        self, up: Callable[..., Running], answered: Callable[..., tuple[int, str]], here: Path, tmp_path: Path
+    ) -> None:
+        program = up(f"web: {LIVES}\n", XDG_RUNTIME_DIR=str(tmp_path))
+        program.until("| up")
+        for words in (["stop"], ["stop", "web"], ["terminate"]):
+            message = f"[lifecycle] up-here runs in {here}, not here; to stop it, use -p up-here\n"
+            assert answered(*words) == (2, message)
+        assert answered("status")[0] == 0
+        assert answered("-p", "up-here", "stop")[0] == 0
+        program.rest(0)
 
     def test_wrong_number_or_name_is_answered(
         self, up: Callable[..., Running], answered: Callable[..., tuple[int, str]], tmp_path: Path

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle._text import printable
-from lifecycle.cli.ctl.client import GoneError, SilentError, choose, decoded, is_readable
+from lifecycle.cli.ctl.client import GoneError, SilentError, choose, choose_to_stop, decoded, is_readable
 from lifecycle.cli.ctl.printing import show_json, show_text
 from lifecycle.cli.ctl.status import Tree
 from lifecycle.cli.ctl.waiting import RestartProgress, StopProgress, Wait
@@ -49,8 +49,8 @@ def emit(request: Request) -> int:
     return _post(request, "/api/emit", {"topic": request.arguments["topic"], "data": data})
 
 
-def _post(request: Request, target: str, body: object) -> int:
-    client = choose(request.program)
+def _post(request: Request, target: str, body: object, client: Client | None = None) -> int:
+    client = client or choose(request.program)
     wait = Wait(client, request.doing, request.timeout)
     with _interruptible(client), wait, client.send(target, body) as exchange:
         wait.until(exchange)
@@ -88,10 +88,13 @@ def _report(client: Client, request: Request, result: dict[str, Any]) -> int:
 
 
 def stop(request: Request) -> int:
-    """Stop the program and wait until its process has exited. With a name, stop only that worker."""
-    if request.arguments.get("name") is not None:
-        return command(request)
-    client = choose(request.program)
+    """Stop the program and wait until its process has exited. With names, stop only these workers.
+
+    A program in another directory is stopped only if the command names it.
+    """
+    client = choose_to_stop(request.program)
+    if request.names:
+        return _post(request, "/api/command", {"line": _line(request)}, client)
     tree = Tree.of_program(client)
     embedded = any(node.get("embedded") for node in tree.of("lifetime"))
     wait = Wait(client, f"stopping {client.name}", request.timeout, tree, StopProgress())
@@ -127,13 +130,13 @@ def _send_stop(client: Client, line: str, wait: Wait) -> tuple[dict[str, Any], b
 
 
 def restart(request: Request) -> int:
-    """Restart a worker and show the progress."""
-    if request.arguments["name"] is None:  # a program's own `restart` may not need a name
+    """Restart workers and show the progress."""
+    if not request.names:  # a program's own `restart` may not need a name
         return command(request)
     client = choose(request.program)
     tree = Tree.of_program(client)
-    progress = RestartProgress(tree, request.arguments["name"])
-    wait = Wait(client, f"restarting {progress.name}", request.timeout, tree, progress)
+    progress = RestartProgress(tree, request.names)
+    wait = Wait(client, f"restarting {progress.named}", request.timeout, tree, progress)
     with _interruptible(client), wait, client.send("/api/command", {"line": _line(request)}) as exchange:
         wait.until(exchange)
         result = _result(exchange)

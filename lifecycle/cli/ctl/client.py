@@ -39,6 +39,7 @@ __all__ = [
     "SilentError",
     "Stream",
     "choose",
+    "choose_to_stop",
     "decoded",
     "is_readable",
 ]
@@ -152,6 +153,19 @@ def choose(name: str | None) -> Client:
     raise NoProgramError(f"no program called {name!r} is running{known}")
 
 
+def choose_to_stop(name: str | None) -> Client:
+    """Return a client for the program called ``name`` or, without a name, for the one in our working directory.
+
+    Raises:
+        NoProgramError, UsageError: as `choose` does, or if the only program runs in another directory.
+    """
+    client = choose(name)
+    if name is None and not _is_here(client.program):
+        where = printable(_directory(client.program)) or "another directory"
+        raise UsageError(f"{client.name} runs in {where}, not here; to stop it, use -p {client.name}")
+    return client
+
+
 def _is_here(program: Program) -> bool:
     """Return whether the program runs in our working directory. This cannot be determined on systems without /proc."""
     try:
@@ -177,7 +191,7 @@ def _with_query(target: str, query: dict[str, object]) -> str:
         return target
     from urllib.parse import urlencode
 
-    return f"{target}?{urlencode(query)}"
+    return f"{target}?{urlencode(query, doseq=True)}"
 
 
 def is_readable(sources: Sequence[Readable], timeout: float | None) -> bool:

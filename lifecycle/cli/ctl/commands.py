@@ -50,7 +50,12 @@ class Request:
         if not self.command:
             return self.words
         given = (self.arguments.get(name) for name in ("name", "topic", "data"))
-        return (self.command, *(each for each in given if each is not None))
+        return (self.command, *self.names, *(each for each in given if each is not None))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of workers."""
+        return tuple(self.arguments.get("names") or ())
 
     @property
     def doing(self) -> str:
@@ -108,6 +113,10 @@ def _argument(name: str, help: str, **options: Any) -> _Argument:  # noqa: A002 
     return (name, {"metavar": name.upper(), "help": help, **options})
 
 
+def _names(help: str) -> _Argument:  # noqa: A002  # as argparse calls it
+    return ("names", {"metavar": "NAME", "nargs": "*", "help": help})
+
+
 _LINES: Final[_Argument] = (
     "-n",
     {
@@ -134,10 +143,10 @@ COMMANDS: Final = {
         "--watch",
     ),
     "logs": _Command(
-        "show the last lines of a process",
+        "show the last lines of processes",
         "queries.logs",
         (
-            _argument("name", "show the process with this name or path"),
+            _names("show the processes with these names or paths [default: all]"),
             _LINES,
             ("-f", {"dest": "follow", "action": "store_true", "help": "keep running, and show new lines"}),
             _JSON,
@@ -202,10 +211,10 @@ COMMANDS: Final = {
     "resume": _built_in("resume a suspended program"),
     "reload": _built_in("reload the configuration of the program"),
     "restart": _Command(
-        "restart a worker, or the workers of a pool one at a time",
+        "restart workers, or the workers of a pool one at a time",
         "actions.restart",
-        (_argument("name", "restart the worker or pool with this name or path", nargs="?"), _TIMEOUT, _JSON),
-        "root/web",
+        (_names("restart the workers or pools with these names or paths, or all"), _TIMEOUT, _JSON),
+        "web worker",
     ),
     "hold": _built_in(
         "hold the events of a source", _argument("name", "hold this source", nargs="?"), example="ticker"
@@ -214,12 +223,12 @@ COMMANDS: Final = {
         "release the events of a held source", _argument("name", "release this source", nargs="?"), example="ticker"
     ),
     "start": _built_in(
-        "start a stopped worker", _argument("name", "start the worker with this name or path", nargs="?"), example="web"
+        "start stopped workers", _names("start the workers with these names or paths, or all"), example="web"
     ),
     "stop": _Command(
-        "stop the program and wait until its process has exited, or stop one worker",
+        "stop the program and wait until its process has exited, or stop workers",
         "actions.stop",
-        (_argument("name", "stop only the worker with this name or path", nargs="?"), _TIMEOUT, _JSON),
+        (_names("stop only the workers with these names or paths, or all workers"), _TIMEOUT, _JSON),
     ),
     "scale": _built_in(
         "change the number of copies of a process of lifecycle up",

@@ -186,30 +186,64 @@ def _place(task: dict[str, Any]) -> str:
 
 
 def logs(request: Request) -> int:
-    """Show a process's last lines.
+    """Show the last lines of processes, each after the name of its process if there are several.
 
     With -f, continue until Ctrl+C, or until the reader closes the output or the program exits.
     """
     client = choose(request.program)
-    query = {"worker": request.arguments["name"], "lines": request.arguments["lines"]}
+    paths: list[str] = client.get("/api/logs/workers", worker=request.names)
+    prefixes = _prefixes(paths)
+    lines = request.arguments["lines"]
     if not request.arguments["follow"]:
-        return _show(request, {"lines": client.get("/api/logs", **query)}, _show_lines)
-    with client.stream("/api/logs/stream", sys.stdout, **query) as stream:
-        for message in stream:
+        answers = {path: client.get("/api/logs", worker=path, lines=lines) for path in paths}
+        answer = {"lines": answers[paths[0]]} if len(paths) == 1 else {"workers": answers}
+
+        def show_all(_: object) -> None:
+            for path, found in answers.items():
+                _show_lines({"lines": found}, prefixes[path])
+
+        return _show(request, answer, show_all)
+    with ExitStack() as stack:
+        streams = {
+            path: stack.enter_context(client.stream("/api/logs/stream", sys.stdout, worker=path, lines=lines))
+            for path in paths
+        }
+        for path, message in _merged(streams):
             if request.json:
-                show_json(message, line=True)
+                show_json(message if len(paths) == 1 else {"worker": path, **message}, line=True)
             else:
-                _show_lines(message)
-        if stream.unread:
+                _show_lines(message, prefixes[path])
+        if any(stream.unread for stream in streams.values()):
             return DONE
     stderr_console().warning(f"{client.name} has exited")
     return FAILED
 
 
-def _show_lines(answer: Any) -> None:
+def _prefixes(paths: Sequence[str]) -> dict[str, str]:
+    """Return the text before each line: the name of the process, or nothing if there is only one."""
+    if len(paths) == 1:
+        return {paths[0]: ""}
+    names = [path.rpartition("/")[2] for path in paths]
+    shown = {path: printable(name if names.count(name) == 1 else path) for path, name in zip(paths, names, strict=True)}
+    width = max(map(len, shown.values()))
+    return {path: f"{name:<{width}} | " for path, name in shown.items()}
+
+
+def _merged(streams: dict[str, Stream]) -> Iterator[tuple[str, Any]]:
+    """Yield the messages of several streams with their names, until all have ended or the reader is gone."""
+    while left := [(name, stream) for name, stream in streams.items() if not stream.ended]:
+        for name, stream in left:
+            yield from ((name, message) for message in stream.take(0))
+        name, stream = left[0]
+        if not stream.ended:
+            # Wait for this stream, or for any other one, which is read in the next round.
+            yield from ((name, message) for message in stream.take(None, *(other for _, other in left[1:])))
+
+
+def _show_lines(answer: Any, prefix: str = "") -> None:
     if answer.get("dropped"):
-        print_result(sys.stdout, f"({answer['dropped']} lines are not shown)\n")
-    show_output({"text": f"{line}\n"} for line in answer["lines"])
+        print_result(sys.stdout, f"{prefix}({answer['dropped']} lines are not shown)\n")
+    show_output({"text": f"{prefix}{line}\n"} for line in answer["lines"])
 
 
 def _show(request: Request, answer: Any, show_answer: Callable[[Any], None]) -> int:

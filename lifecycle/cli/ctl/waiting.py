@@ -12,7 +12,7 @@ from lifecycle.cli.ctl.printing import rich_console
 from lifecycle.cli.output import CliError, stderr_console
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
     from types import TracebackType
 
     from rich.console import Console
@@ -166,9 +166,10 @@ def _listed(words: list[str]) -> str:
 class RestartProgress:
     """Counts the workers that a restart has replaced."""
 
-    def __init__(self, tree: Tree, name: str) -> None:
-        self.name: str = name.rpartition("/")[2]
-        found = [node for node in tree.of("worker", "supervisor", "pool", "member") if node["name"] == self.name]
+    def __init__(self, tree: Tree, given: Sequence[str]) -> None:
+        names = [each.rpartition("/")[2] for each in given]
+        self.named: str = ", ".join(names)
+        found = [node for node in tree.of("worker", "supervisor", "pool", "member") if _is_one_of(node["name"], names)]
         leaves = [leaf for node in found for leaf in tree.below(node)]
         self._old = {leaf["id"]: _run_of(leaf) for leaf in leaves}
 
@@ -181,6 +182,12 @@ class RestartProgress:
 
     def _is_new(self, name: str, node: Node | None) -> bool:
         return node is None or (node.get("status") == "running" and _run_of(node) != self._old[name])
+
+
+def _is_one_of(name: str, names: Sequence[str]) -> bool:
+    """Return whether a worker, or the process that it is a copy of, has one of these names."""
+    whole, _, number = name.rpartition(".")
+    return name in names or "all" in names or (number.isdecimal() and whole in names)
 
 
 def _run_of(node: Node) -> tuple[Any, ...]:

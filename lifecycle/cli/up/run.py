@@ -283,8 +283,9 @@ class _Program:
     async def _check_restart(self, event: CommandEvent) -> None:
         """Refuse to restart a process if one of its files is broken."""
         assert self._changes is not None, "it handles the command only then"
-        for word in event.args[:1]:
-            name = word.rpartition("/")[2].partition(".")[0]
+        names = [word.rpartition("/")[2].partition(".")[0] for word in event.args]
+        known = self._formation.numbers()
+        for name in known if "all" in names and "all" not in known else names:
             if why_not := await self._changes.why_not(name):
                 self._screen.console.error(why_not)
                 raise refused(why_not)

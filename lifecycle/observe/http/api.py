@@ -69,6 +69,7 @@ def api_routes(console: Console) -> list[web.RouteDef]:
         web.get("/api/flows", api.flows),
         web.get("/api/flow", api.flow),
         web.get("/api/logs", api.logs),
+        web.get("/api/logs/workers", api.logs_workers),
         web.get("/api/logs/stream", api.logs_stream, allow_head=False),
         web.get("/api/attach", api.attach, allow_head=False),
         web.post("/api/command", api.command),
@@ -193,6 +194,12 @@ class _Api:
     async def logs(self, request: web.Request) -> web.Response:
         try:
             return json_response(self._console.lines(*_lines(request)))
+        except LookupError as error:
+            raise Refused(404, str(error)) from None
+
+    async def logs_workers(self, request: web.Request) -> web.Response:
+        try:
+            return json_response(self._console.output_paths(*request.query.getall("worker", [])))
         except LookupError as error:
             raise Refused(404, str(error)) from None
 

@@ -179,8 +179,8 @@ def test_restarted_workers_are_counted_as_new() -> None:
     pool = {"kind": "pool"}
     members = {f"m{number}": worker("running", number, parent="model") for number in range(3)}
     known = tree(model=pool, **members)
-    renewal = RestartProgress(known, "shop/model")
-    assert renewal.name == "model"
+    renewal = RestartProgress(known, ["shop/model"])
+    assert renewal.named == "model"
     assert renewal.of(known) == (0, 3, "3 workers")
     known.update([{"nodes": {"m0": None}}])
     known.update([{"nodes": {"m1": {**worker("starting", 7), "id": "m1", "name": "m1", "parent": "model"}}}])
@@ -192,7 +192,7 @@ def test_restarted_workers_are_counted_as_new() -> None:
 
 def test_restart_progress_of_unknown_name_is_empty() -> None:
     known = tree(w=worker("running"))
-    assert RestartProgress(known, "nobody").of(known) == (0, 0, "")
+    assert RestartProgress(known, ["nobody"]).of(known) == (0, 0, "")
 
 
 def test_progress_bar_appears_only_with_work_and_disappears(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -373,7 +373,7 @@ def test_program_of_run_is_named_after_its_module(env: Env, here: Ask, tmp_path:
     (tmp_path / "shop.py").write_text(MODULE)
     with started(env, "-m", "lifecycle", "run", "shop:worker", cwd=tmp_path) as program:
         assert re.search(r"worker +task +running", here("-p", "shop", "status")[1])
-        assert here("stop")[0] == 0
+        assert here("-p", "shop", "stop")[0] == 0
         program.rest()
 
 
@@ -384,11 +384,14 @@ def test_processes_of_up_are_restarted_and_stopped(env: Env, here: Ask, tmp_path
     with started(env, "-m", "lifecycle", "up", cwd=place) as program:
         assert here("-p", "up-my_shop", "restart", "web")[0] == 0
         program.until("web    | up")
-        assert here("stop")[0] == 0
+        assert here("-p", "up-my_shop", "stop")[0] == 0
         program.rest()
 
 
-def test_processes_of_up_have_logs_and_are_stopped_and_started(env: Env, here: Ask, tmp_path: Path) -> None:
+def test_processes_of_up_have_logs_and_are_stopped_and_started(
+    env: Env, here: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "Procfile").write_text("web: echo up; exec sleep 600\ndb: exec sleep 600\n")
     with started(env, "-m", "lifecycle", "up", cwd=tmp_path) as program:
         assert here("logs", "web") == (0, "up\n", "")

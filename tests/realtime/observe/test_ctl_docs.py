@@ -64,6 +64,7 @@ def test_the_lines_of_the_readme(
         monkeypatch.setenv("XDG_RUNTIME_DIR", env["XDG_RUNTIME_DIR"])
         assert main(["ctl", "-p", f"watch-{tmp_path.name}", "--", "status"]) == 0
         assert "running for" in capsys.readouterr().out
+        monkeypatch.chdir(tmp_path)
         for words in shown(ROOT / "README.md"):
             given(env, words)
         program.rest()
