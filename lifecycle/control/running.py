@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import logging
 from contextlib import AsyncExitStack
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
@@ -59,7 +60,7 @@ class Lifespan:
             raise RouterRunning(f"router {self._name!r} is already running; stop() it first, or create a second router")
         self._ending = ending = asyncio.get_running_loop().create_future()
         self._dispatcher.context = contextvars.copy_context()
-        self._dispatcher.loop = ending.get_loop()
+        self._dispatcher.loop, self._dispatcher.thread = ending.get_loop(), get_ident()
         # From here on, handlers run, even for events that were emitted earlier.
         self._dispatcher.working = True
         for lane in list(self._dispatcher.lanes.values()):
@@ -239,7 +240,7 @@ class Lifespan:
         for route in self._dispatcher.routes():
             if route.debouncer is not None and not route.is_removed:
                 route.debouncer.closed = False
-        self._dispatcher.loop = self._ending = None
+        self._dispatcher.loop = self._dispatcher.thread = self._ending = None
         hooks.router_stopped.announce(self._dispatcher.router, router=self._dispatcher.router)
 
 
