@@ -325,7 +325,10 @@ class FlowCancelled(FlowError):
 
 
 class WorkflowChanged(FlowError):
-    """A workflow's function no longer matches its recorded steps. Mend the function, and the workflow continues."""
+    """A workflow's function no longer matches its recorded steps.
+
+    The workflow waits in the store for a process with the right function, or until you mend the function.
+    """
 
 
 class ClaimLost(FlowError):

@@ -937,7 +937,7 @@ INTERNAL = {
     "InputSource": "is_terminal take use_commands",
     "Job": "claimed row see",
     "MemoryStore": "fence discard",
-    "JobQueue": "acquit begin next wait park",
+    "JobQueue": "acquit give_back begin next wait park",
     "Presence": "close is_gone lives",
     "ParameterizedForEach": "rebind",
     "Pattern": "rank search",
@@ -947,8 +947,8 @@ INTERNAL = {
     "PromptSource": "is_terminal use_commands",
     "Route": "add_middleware alone bound busy call debouncer is_also is_direct is_fallback is_plain is_removed is_tap"
     " lane latest prepare_middleware shared_lane successor",
-    "Run": "abandon adopt be_followed close given interrupted parked proceed refused wait_at_rest wait_over"
-    " wait_restarted wake",
+    "Run": "abandon adopt be_followed close given given_back interrupted parked proceed refused use wait_at_rest"
+    " wait_over wait_restarted wake",
     "SignalSource": "close",
     "Task": "copy function kind priority retry",
     "Workflow": "bind call check fn name pattern signature",

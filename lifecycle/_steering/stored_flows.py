@@ -74,7 +74,7 @@ async def _find(components: Iterable[object], id: str) -> tuple[Flows, FlowRow]:
 def _masked(info: FlowInfo) -> dict[str, Any]:
     # Commands need the ids as they are.
     shown: dict[str, Any] = masked_values(info, limits=_LIMITS)
-    return shown | {"id": info.id, "parent": info.parent}
+    return shown | {"id": info.id, "parent": info.parent, "status": masked(info.status)}
 
 
 def _in_order(rows: Iterable[StepRow]) -> list[StepRow]:

@@ -32,7 +32,7 @@ from lifecycle.errors import FlowError, JournalError
 from lifecycle.flows import Flows
 from lifecycle.flows.definition import Flow, Task
 from lifecycle.flows.outbox import SENT
-from lifecycle.flows.records import DISCARDED, FAILURE, Failure, FlowRow, Snapshot
+from lifecycle.flows.records import DISCARDED, FAILURE, Failure, FlowRow, Snapshot, status_of
 from lifecycle.flows.run import run_info, step_view
 from lifecycle.flows.states import ENDS, FlowState, JobState, StepState
 from lifecycle.flows.stores.base import RESTARTABLE, clock_of, has_complete_job, of_complete_job, reset_failed
@@ -407,10 +407,18 @@ def _in_order(snapshot: Snapshot, changes: Sequence[Change]) -> Snapshot:
 
 def _flows_table(rows: Sequence[tuple[FlowRow, str]]) -> str:
     """Format the flows, one per line."""
+    heading = ["id", "flow", "state", "changed", "process"]
     cells = [
-        (row.id, row.name, row.state, ago(row.at) if row.at else "", runner or _claim(row)) for row, runner in rows
+        [row.id, row.name, _status(row), ago(row.at) if row.at else "", runner or _claim(row)] for row, runner in rows
     ]
-    return columns([("id", "flow", "state", "changed", "process"), *(tuple(map(printable, row)) for row in cells)])
+    if any(_status(row) != row.state for row, _ in rows):
+        heading.append("error")
+        cells = [[*each, shorten(masked(row.error))] for each, (row, _) in zip(cells, rows, strict=True)]
+    return columns([tuple(heading), *(tuple(map(printable, each)) for each in cells)])
+
+
+def _status(row: FlowRow) -> str:
+    return status_of(row.state, row.error)
 
 
 def _claim(row: FlowRow) -> str:
@@ -438,7 +446,7 @@ def _record(row: FlowRow, runner: str) -> dict[str, Any]:
     return {
         "id": row.id,
         "flow": row.name,
-        "state": row.state,
+        "state": _status(row),
         "changed": row.at or None,
         "process": int(runner) if runner.isdecimal() else runner or None,
     }
@@ -506,7 +514,7 @@ def _format_flow(snapshot: Snapshot, changes: Sequence[Change], runner: str, job
     known = [
         ("flow", flow.name),
         ("id", flow.id),
-        ("state", flow.state),
+        ("state", _status(flow)),
         ("changed", f"{local_time(flow.at)}, {ago(flow.at)} ago" if flow.at else "not yet"),
         ("process", runner or "none"),
         ("given", _given(flow.store)),

@@ -224,6 +224,7 @@ class Flows:
             if same:
                 self._loader.check_values(known.id, self.codec.encode(_bound(plan, args, store)), known.given)
             if known.stopped or known.state is FlowState.PENDING:  # PENDING after a reset
+                known.use(plan)
                 known.proceed()
             return known
         values = _bound(plan, args, store)
@@ -458,7 +459,7 @@ class Flows:
         """
         self._check_open()
         run = self._registry.get(id)
-        if run is not None and not run.refused:
+        if run is not None and not (run.refused or run.given_back):
             return await run
         flow, steps, _ = await wait_for_end(self.store, self.presence, id)
         if (item := self._registry.known(flow.name)) is not None:
@@ -580,6 +581,7 @@ class RunRegistry:
     def start(self, plan: Plan, row: FlowRow, *, same: bool = False) -> Run[Any]:
         """Start a run for ``row``. If ``same`` is true, a flow that is already stored must have the same values."""
         run = self._idle(row.id) or Run(plan, row, self._loader, self._changed, children=self, same=same)
+        run.use(plan)
         self._runs[row.id] = run
         run.proceed()
         return run
@@ -593,6 +595,7 @@ class RunRegistry:
         self._loader.plan(plan, snapshot.flow.name)
         _check_values(plan, self._loader.codec.decode(snapshot.flow.store))
         run = self._idle(snapshot.flow.id) or Run(plan, snapshot.flow, self._loader, self._changed, children=self)
+        run.use(plan)
         run.adopt(snapshot)
         self._runs[run.id] = run
         if not run.ended:
@@ -616,6 +619,8 @@ class RunRegistry:
             self._unfinished[run.id] = run
             if run.interrupted:
                 self._timers.interrupted()
+            elif run.given_back:
+                self._timers.leave(run.id)
             return
         self._drop(run)
         taken = run.id in self._taken
@@ -642,7 +647,10 @@ class RunRegistry:
 
     def remember(self, flow: Item) -> None:
         """Continue runs of this flow that are due or that no living process runs."""
-        self._known[flow.name] = flow
+        if self._known.get(flow.name) is not flow:
+            self._known[flow.name] = flow
+            # Runs that have stopped because of the old definition may match this one.
+            self._timers.try_all()
         self._timers.know(flow.name, waits=isinstance(flow, Workflow))
 
     async def recover(self, *flows: Item) -> list[Run[Any]]:
@@ -672,6 +680,12 @@ class RunRegistry:
     async def wake_known_parents(self) -> None:
         """Continue workflows that wait for children unknown here."""
         await self.wake_parents(self._known.keys())
+
+    def forget(self, id: str) -> None:  # noqa: A002  # the natural name
+        """Remove a run that was left to other processes."""
+        run = self._unfinished.get(id)
+        if run is not None and run.given_back:
+            self._drop(run)
 
     async def find_left(self) -> tuple[list[FlowRow], bool]:
         """Return the known flows that no living process runs, and whether a process might have exited."""

@@ -471,6 +471,20 @@ class JobQueue:
         job.see(await self._row(job.id))
         self._announce(job)
 
+    async def give_back(self, job: Job, seconds: float) -> None:
+        """Return a claimed job that this process's code cannot continue to the queue. This is not an attempt.
+
+        The job is due again after ``seconds``.
+
+        Raises:
+            ClaimLost: if the claim has ended.
+        """
+
+        def change(row: JobRow) -> JobRow:
+            return released(row, row.error)._replace(attempts=row.attempts - 1, due=self.now() + seconds)
+
+        await self._end(job, None, change)
+
     async def acquit(self, job: Job, until: float) -> None:
         """Stop suspecting a claimed job, whose claim ends at ``until``. Workers call this."""
         row = job.row._replace(error="", until=until)

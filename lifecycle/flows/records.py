@@ -46,6 +46,7 @@ __all__ = [
     "StepRow",
     "StepView",
     "TaskContext",
+    "status_of",
     "step_failed",
     "taken",
 ]
@@ -141,7 +142,8 @@ class TaskContext(NamedTuple):
     flow: str
     #: The name of the task or retry.
     name: str
-    #: How many times the step was started, including this time. It is more than 1 after a failed attempt or a crash.
+    #: How many times the step was started, including this time. It is more than 1 after a failed attempt. In a flow of
+    #: tasks, it is also more than 1 after a crash. A workflow stores a step when it ends, so a crash is not counted.
     attempt: int
     #: An idempotency key for effects that must happen only once. Pass it to the service that performs them. The key
     #: stays the same in all attempts until the task is known to be undone, either because its revert succeeded or
@@ -212,6 +214,14 @@ class RunInfo:
     root: ItemInfo
 
 
+def status_of(state: str, error: str) -> str:
+    """Return the status to show for a stored flow: its state, or ``STOPPED`` and the class of the error.
+
+    A flow that waits has an error only if it was stopped by one.
+    """
+    return f"STOPPED ({error.partition(':')[0]})" if state == FlowState.WAITING and error else str(state)
+
+
 @dataclass(frozen=True, slots=True)
 class FlowInfo:
     """A stored flow or workflow. Times are in seconds since the epoch."""
@@ -234,6 +244,11 @@ class FlowInfo:
     due: float = 0.0
     #: The id of the workflow that started it as a child, or empty.
     parent: str = ""
+
+    @property
+    def status(self) -> str:
+        """The state, or ``STOPPED (WorkflowChanged)`` if it waits for a process with the code that it matches."""
+        return status_of(self.state, self.error)
 
 
 @dataclass(frozen=True, slots=True)

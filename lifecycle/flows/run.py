@@ -17,7 +17,7 @@ from lifecycle._async import Condition, start_task, wait_within
 from lifecycle._durations import in_seconds_or_none
 from lifecycle._util import error_text, reason_of
 from lifecycle.backoff import Backoff
-from lifecycle.errors import ClaimLost, FlowError, InvalidState, JournalError
+from lifecycle.errors import ClaimLost, FlowError, InvalidState, JournalError, WorkflowChanged
 from lifecycle.flows.definition import Task, Workflow
 from lifecycle.flows.engine import Engine
 from lifecycle.flows.outbox import SENT
@@ -292,7 +292,17 @@ class Run(Generic[R_co]):
     @property
     def parked(self) -> bool:
         """True if the workflow waits in the store, so that this run needs neither a task nor an engine."""
-        return not self.running and self.state is FlowState.WAITING
+        return not self.running and self.state is FlowState.WAITING and self._error is None
+
+    @property
+    def given_back(self) -> bool:
+        """True if the workflow waits in the store for a process with the code that it matches."""
+        return self.stopped and self.state is FlowState.WAITING
+
+    @property
+    def status(self) -> str:
+        """The state, or ``STOPPED`` and the class of the error that stopped the run."""
+        return f"STOPPED ({type(self._error).__name__})" if self.stopped else self.state
 
     @property
     def refused(self) -> bool:
@@ -302,7 +312,7 @@ class Run(Generic[R_co]):
     def info(self) -> RunInfo:
         """Return a snapshot of the run and its flow's structure. To draw it, use `lifecycle.observe.mermaid.flow`."""
         error = "" if self._error is None else error_text(self._error)
-        return run_info(self._plan.flow, self._row._replace(state=self.state, error=error), self.steps)
+        return run_info(self._plan.flow, self._row._replace(state=self.status, error=error), self.steps)
 
     # -- waiting and watching -----------------------------------------------------------------------------------------
 
@@ -477,6 +487,11 @@ class Run(Generic[R_co]):
 
     # -- running ------------------------------------------------------------------------------------------------------
 
+    def use(self, plan: Plan) -> None:
+        """Use a newer definition of the flow from the next start on."""
+        if not self.running and plan.flow is not self._plan.flow:
+            self._plan, self._engine = plan, None
+
     def adopt(self, snapshot: Snapshot) -> None:
         """Use ``snapshot`` as the current state. This process has already taken the flow."""
         self._mine = snapshot.flow.state not in ENDS
@@ -510,7 +525,7 @@ class Run(Generic[R_co]):
                 self._finished(engine, state)
             self._log_failure()
         except Exception as error:  # noqa: BLE001  # raised when the run is awaited
-            self._stop(error)
+            self._stop(await self._give_back(error))
         finally:
             self._task = None
             self._on_change(self)
@@ -527,6 +542,20 @@ class Run(Generic[R_co]):
                 self._loader.presence.notify(news)
         if state is FlowState.WAITING:
             self._drop_engine()
+
+    async def _give_back(self, error: Exception) -> Exception:
+        """If the workflow does not match this code, leave it to other processes. Return why the run stops."""
+        if not isinstance(error, WorkflowChanged) or not isinstance(self._engine, WorkflowEngine):
+            return error
+        try:
+            await self._engine.give_back(error)
+        except Exception as other:  # noqa: BLE001  # raised when the run is awaited
+            return other
+        if self.state not in ENDS:
+            self._drop_engine()
+            self._row = self._row._replace(state=FlowState.WAITING)
+            self._loader.presence.notify(WAKE)
+        return error
 
     def _drop_engine(self) -> None:
         """Forget the engine of a workflow, which can be used only once. The next one is loaded from the store."""
@@ -635,9 +664,11 @@ class Run(Generic[R_co]):
     def _stop(self, error: Exception) -> None:
         """Stop the run because of an error other than a failed task. The stored state stays unchanged."""
         self._error = error
-        then = (
-            "continues when the store answers" if self._stored and isinstance(error, JournalError) else "can be resumed"
-        )
+        then = "can be resumed"
+        if isinstance(error, JournalError) and self._stored:
+            then = "continues when the store answers"
+        elif isinstance(error, WorkflowChanged) and self.state is FlowState.WAITING:
+            then = "waits for a process with the code that it matches"
         _log.warning("flow %s %r stopped, and %s: %s", self.name, self.id, then, reason_of(error))
         flow = None if self._engine is None else self._engine.flow
         if flow is not None and flow.state in (FlowState.RUNNING, FlowState.SUSPENDING):

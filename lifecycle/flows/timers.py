@@ -56,6 +56,10 @@ class Runs(Protocol):
         """Have all workflows look for signals, in case a message was lost."""
         ...
 
+    def forget(self, id: str) -> None:  # noqa: A002  # the natural name
+        """Remove a run that was left to other processes."""
+        ...
+
 
 class _Look:
     """A task that calls ``work`` when asked, and again after the number of seconds that ``work`` returns.
@@ -151,8 +155,8 @@ class Timers:
         # The timer for the next look at everything.
         self._tick: asyncio.TimerHandle | None = None
         self._silences: list[Callable[[], None]] = []
-        # The ids of the flows that could not be continued since the last tick.
-        self._broken: set[str] = set()
+        # The ids of the flows that could not be continued here, and for how many ticks they are left to others.
+        self._broken: dict[str, int] = {}
         self._paused = False
 
     def know(self, name: str, *, waits: bool) -> None:
@@ -184,6 +188,16 @@ class Timers:
         if self._silences:
             self._left.ask_in(_TROUBLE.delay(self._interruptions))
 
+    def leave(self, id: str) -> None:  # noqa: A002  # the natural name
+        """Leave a workflow that does not match this code to other processes for about a minute and a half."""
+        self._broken[id] = 3
+
+    def try_all(self) -> None:
+        """Try again to continue the flows that could not be continued here, because the code has changed."""
+        if self._broken:
+            self._broken.clear()
+            self._due.ask()
+
     async def close(self) -> None:
         """Stop continuing flows, once those that are being taken have started.
 
@@ -209,7 +223,10 @@ class Timers:
         self._tick = asyncio.get_running_loop().call_later(_LOOK, self._ticked)
         self._runs.wake()
         self._look_at_others = self._look_at_parents = True
-        self._broken.clear()
+        expired = [id for id, ticks in self._broken.items() if ticks == 1]  # noqa: A001  # the natural name
+        self._broken = {id: ticks - 1 for id, ticks in self._broken.items() if ticks > 1}  # noqa: A001  # the natural name
+        for id in expired:  # noqa: A001  # the natural name
+            self._runs.forget(id)
         self._due.ask()
 
     def _look_after_exit(self) -> None:
@@ -251,7 +268,7 @@ class Timers:
         errors = await asyncio.gather(*map(self._runs.take_and_run, rows), return_exceptions=True)
         for row, error in zip(rows, errors, strict=True):
             if isinstance(error, Exception) and not isinstance(error, JournalError):
-                self._broken.add(row.id)
+                self._broken[row.id] = 1
                 _log.warning("flow %s cannot continue: %s", row.id, reason_of(error))
         if troubles := [error for error in errors if isinstance(error, JournalError)]:
             raise troubles[0]

@@ -19,7 +19,14 @@ from lifecycle import hooks
 from lifecycle._async import start_task, wait_within
 from lifecycle._util import error_text, message_of
 from lifecycle.backoff import Backoff
-from lifecycle.errors import AmbiguousDependency, ClaimLost, FlowError, JournalError, MissingDependencies
+from lifecycle.errors import (
+    AmbiguousDependency,
+    ClaimLost,
+    FlowError,
+    JournalError,
+    MissingDependencies,
+    WorkflowChanged,
+)
 from lifecycle.flows.client import registry_of
 from lifecycle.flows.engine import STOP_MARGIN
 from lifecycle.flows.plan import compile_flow
@@ -41,6 +48,8 @@ _log = logging.getLogger("lifecycle.flows")
 
 #: How long to wait before trying again when the store cannot be read or written to.
 _TROUBLE = Backoff(initial=0.1, maximum=30.0)
+#: Seconds after which a job is due again whose workflow does not match this process's code.
+_OTHER_CODE = 60.0
 #: Errors that would recur on every attempt.
 _HOPELESS = (MissingDependencies, AmbiguousDependency)
 #: How many times a claim is extended per lease period.
@@ -413,6 +422,9 @@ class Worker:
             await self._queue.park(job)
         elif error is None:
             await self._queue.release(job)
+        elif isinstance(error, WorkflowChanged):
+            # Another process may have the code that the job matches.
+            await self._queue.give_back(job, _OTHER_CODE)
         elif isinstance(error, _HOPELESS):
             await self._queue.discard(job, error=text)
         elif isinstance(error, ClaimLost):

@@ -13,19 +13,21 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from lifecycle import hooks
 from lifecycle._async import Condition, cancel_later, is_async, start_task, was_cancelled
-from lifecycle._util import current_flow, program_stops
+from lifecycle._util import current_flow, error_text, program_stops
 from lifecycle.errors import FlowCancelled, FlowError, InvalidState, StepFailed, WorkflowChanged
 from lifecycle.flows.engine import RUNNING, Running, log_interrupted
 from lifecycle.flows.operations import BRANCH, Branch, Watched
 from lifecycle.flows.records import (
     CANCEL,
     DUE_NOW,
+    Batch,
     Change,
     Failure,
     FlowRow,
@@ -60,6 +62,8 @@ _log = logging.getLogger("lifecycle.flows")
 GRACE = 1.0
 #: Seconds to wait for a cancelled function to finish.
 _CANCEL_TIMEOUT = 5.0
+#: Seconds after which a workflow is due again if at least two processes do not have the code that it matches.
+_OTHER_CODE = 60.0
 _DONE = (StepState.SUCCESS, StepState.FAILURE)
 
 
@@ -384,6 +388,25 @@ class WorkflowEngine:
         current_flow.set(self.id)
         if self._stop is None:
             await self._undo_all()
+
+    async def give_back(self, error: WorkflowChanged) -> None:
+        """Store that this code cannot continue the workflow. Processes with other code try at once, then in a minute.
+
+        This drops the operations recorded since the last transaction. A workflow that had ended keeps its state.
+
+        Raises:
+            ClaimLost: if another process has taken the workflow.
+        """
+        flow, old = self._records.flow, self.flow.state
+        if old in ENDS:
+            return
+        seq, now = self._records.written + 1, time.time()
+        reason, due = type(error).__name__, self._clock() + _OTHER_CODE if flow.error else DUE_NOW
+        change = Change("flow", flow.name, old, FlowState.WAITING, None, reason, 0, self.id, seq, now)
+        rest = Batch(self.id, flow.epoch, FlowState.WAITING, seq, now, [], [change], kind="workflow")
+        await self._store.commit(rest._replace(error=error_text(error), due=due))
+        if hooks.flow_changed.receivers:
+            hooks.flow_changed.announce(self._sender, change=change)
 
     async def _end(self) -> asyncio.Task[Any] | None:
         """Store the state in which the engine stops. If a cancellation prevents that, return a task that undoes."""

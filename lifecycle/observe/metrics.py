@@ -495,7 +495,7 @@ def _read(component: Any, into: Readings) -> None:
     # We read only the runs, because calling state() on `Flows` would describe every item in every run.
     if isinstance(getattr(component, "runs", None), tuple):
         for run in component.runs:
-            _add(into[FLOWS], (run.name, run.state), 1)
+            _add(into[FLOWS], (run.name, run.status), 1)
         return
     state = component.state()
     if isinstance(state, WorkerState):

@@ -154,7 +154,8 @@ def _pool(table: _Table, program: str, pool: PoolView) -> None:
 
 def _flow(table: _Table, parent: str, run: RunInfo) -> None:
     own = {"name": run.name, "flow": run.id, "state": run.state, "error": run.error}
-    node = table.add(f"flow:{run.id}", "flow", parent, run.state.lower(), own)
+    status = run.state if " " in run.state else run.state.lower()
+    node = table.add(f"flow:{run.id}", "flow", parent, status, own)
     _item(table, node, run.root)
 
 

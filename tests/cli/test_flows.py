@@ -373,6 +373,36 @@ def test_workflow_is_shown_signalled_cancelled_and_retried(tmp_path: Path, info:
     assert re.search(r'^result +"paid, by Ada"$', info("show", file, "order")[0], re.MULTILINE)
 
 
+async def charge_twice(amount: int) -> str:
+    return await charge(2 * amount)
+
+
+def test_a_workflow_that_does_not_match_the_code_is_shown_as_stopped(tmp_path: Path, info: Said) -> None:
+    file = tmp_path / "app.db"
+    asyncio.run(parked(file))
+    asyncio.run(_taken_by_other_code(file))
+    head, *rows = info("list", file)[0].splitlines()
+    assert head.split() == ["id", "flow", "state", "changed", "process", "error"]
+    (row,) = [row for row in rows if row.startswith("order")]
+    assert re.search(r"STOPPED \(WorkflowChanged\) .*no longer matches the records of 'order'", row)
+    shown, _ = info("show", file, "order")
+    assert re.search(r"^state +STOPPED \(WorkflowChanged\)$", shown, re.MULTILINE)
+    assert "it calls step '1 charge_twice' where step '1 charge' is recorded" in shown
+    assert json.loads(info("show", file, "order", "--json")[0])[0]["state"] == "STOPPED (WorkflowChanged)"
+
+
+async def _taken_by_other_code(path: Path) -> None:
+    @workflow(name="order")
+    async def other(amount: int) -> None:
+        await step(charge_twice, amount)
+
+    async with asyncio.timeout(30), Flows(path) as flows:
+        await flows.signal("order", "approval", "by Ada")
+        await flows.recover(other)
+        while (await flows.get("order")).status != "STOPPED (WorkflowChanged)":
+            await asyncio.sleep(0.05)
+
+
 def test_a_failed_workflow_is_repeated_from_an_operation(tmp_path: Path, info: Said) -> None:
     file = tmp_path / "app.db"
     asyncio.run(parked(file))

@@ -11,6 +11,8 @@ from lifecycle.errors import FlowCancelled, JournalError, StepFailed
 from lifecycle.flows import (
     Flows,
     FlowState,
+    JobQueue,
+    JobState,
     MemoryStore,
     SQLiteStore,
     child,
@@ -20,15 +22,18 @@ from lifecycle.flows import (
     step,
     task,
     undo,
+    wait_for,
     workflow,
 )
+from tests.flows.noted_calls import CALLS, note
+from tests.flows.working import working
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from lifecycle.flows import Batch, FlowRow, Store
+    from lifecycle.flows import Batch, FlowRow, Store, Workflow
     from lifecycle.testing import Clock
 
 # The timer of open Flows may look for workflows that are due when a test ends.
@@ -256,3 +261,107 @@ async def test_a_start_that_was_not_stored_is_not_repeated() -> None:
             await run.stored()
         await asyncio.sleep(LIMIT)
         assert run.refused
+
+
+# -- changed code ------------------------------------------------------------------------------------------------------
+
+
+def _version(*names: str) -> Workflow[[], list[str]]:
+    """Return a workflow whose steps have these names. It waits for a signal after the first one."""
+
+    @workflow
+    async def order() -> list[str]:
+        done = [await step(note, names[0], name=names[0])]
+        await wait_for("go")
+        return done + [await step(note, name, name=name) for name in names[1:]]
+
+    return order
+
+
+@pytest.mark.usefixtures("calls", "clock")
+@pytest.mark.parametrize("make_store", ["sqlite"], indirect=True)
+async def test_a_process_with_other_code_leaves_a_workflow_to_the_others(process: Callable[[], Flows]) -> None:
+    right, wrong = _version("a", "b"), _version("x", "b")
+    async with process() as first, process() as second, asyncio.timeout(LIMIT * 10):
+        await second.recover(wrong)
+        run = first.start(right, id="one")
+        await until(lambda: run.parked)
+        await first.suspend()
+        await first.signal("one", "go")
+        await until(lambda: second.runs)
+        await until(lambda: second.runs[0].stopped)
+        found = await second.get("one")
+        assert (found.state, found.status) == (FlowState.WAITING, "STOPPED (WorkflowChanged)")
+        assert "it calls step '1 x' where step '1 a' is recorded" in found.error
+        assert second.state().runs[0].state == "STOPPED (WorkflowChanged)"
+        await first.resume()
+        assert await run == ["a", "b"]
+        assert (await second.get("one")).status == "SUCCESS"
+        await until(lambda: not second.runs, limit=LIMIT * 5)
+    assert CALLS == ["a", "b"]
+
+
+@pytest.mark.usefixtures("calls", "clock")
+async def test_a_stopped_workflow_continues_in_the_same_process_with_mended_code(process: Callable[[], Flows]) -> None:
+    async with process() as first:
+        run = first.start(_version("a", "b"), id="one")
+        await until(lambda: run.parked)
+        await first.signal("one", "go")
+    async with process() as second, asyncio.timeout(LIMIT * 10):
+        await second.recover(_version("x", "b"))
+        await until(lambda: second.runs)
+        await until(lambda: second.runs[0].stopped)
+        # It stays stopped, although this process tries again.
+        await asyncio.sleep(LIMIT * 4)
+        assert (await second.get("one")).status == "STOPPED (WorkflowChanged)"
+        await second.recover(_version("a", "b"))
+        assert await second.wait("one") == ["a", "b"]
+    assert CALLS == ["a", "b"]
+
+
+@pytest.mark.usefixtures("calls", "clock")
+@pytest.mark.parametrize("job", [True, False])
+async def test_a_workflow_that_waits_continues_with_the_definition_that_is_known_last(
+    process: Callable[[], Flows], job: bool
+) -> None:
+    async with process() as flows, asyncio.timeout(LIMIT):
+        queue = JobQueue(flows)
+        if job:
+            await queue.enqueue("order", id="one")
+            async with working(queue, _version("a", "b")):
+                await until(lambda: CALLS == ["a"])
+                while (await queue.get("one")).state is not JobState.UNCLAIMED:
+                    await asyncio.sleep(0.1)
+        else:
+            run = flows.start(_version("a", "b"), id="one")
+            await until(lambda: run.parked)
+        await flows.signal("one", "go")
+        newer = _version("a", "b", "c")
+        if job:
+            async with working(queue, newer):
+                assert await flows.wait("one") == ["a", "b", "c"]
+        else:
+            await flows.suspend()
+            await flows.recover(newer)
+            await flows.resume()
+            assert await flows.wait("one") == ["a", "b", "c"]
+
+
+@pytest.mark.usefixtures("calls", "clock")
+async def test_a_worker_with_other_code_does_not_discard_a_job(process: Callable[[], Flows]) -> None:
+    async with process() as flows, asyncio.timeout(LIMIT * 100):
+        queue = JobQueue(flows)
+        job = await queue.enqueue("order", id="one")
+        async with working(queue, _version("a", "b")):
+            await until(lambda: CALLS == ["a"])
+            while (await queue.get("one")).state is not JobState.UNCLAIMED:
+                await asyncio.sleep(0.1)
+        await flows.signal("one", "go")
+        async with working(queue, _version("x", "b")):
+            await asyncio.sleep(1810)
+        found = await queue.get("one")
+        assert (found.state, found.attempts) == (JobState.UNCLAIMED, 0)
+        assert (await flows.get("one")).status == "STOPPED (WorkflowChanged)"
+        async with working(queue, _version("a", "b")):
+            assert await job == "SUCCESS"
+    assert CALLS == ["a", "b"]

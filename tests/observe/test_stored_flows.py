@@ -10,7 +10,8 @@ import pytest
 
 from lifecycle.errors import FlowCancelled, FlowError, StepFailed
 from lifecycle.flows import Flows, JobQueue, child, sleep, step, wait_for, workflow
-from lifecycle.observe import Verdict
+from lifecycle.observe import PrometheusMetrics, Verdict, nodes, snapshot
+from tests.observe.test_prometheus import value
 from tests.observe.test_steering import steered
 from tests.waiting import until
 
@@ -181,3 +182,21 @@ async def test_a_program_without_flows_has_none() -> None:
 
     async with steered() as (_, console):
         await asyncio.wait_for(ask(console), 30)
+
+
+async def test_a_workflow_that_does_not_match_the_code_is_listed_as_stopped() -> None:
+    @workflow(name="approval")
+    async def changed(amount: int) -> Any:
+        return [await wait_for("answer"), amount]
+
+    async with steered() as (_, console), Flows() as flows, PrometheusMetrics() as metrics:
+        run = flows.start(approval, 7, id="o-1")
+        await parked(run)
+        await flows.recover(changed)
+        await flows.signal("o-1", "answer", "yes")
+        await until(lambda: flows.runs and flows.runs[0].stopped)
+        (listed,) = await console.flows()
+        assert (listed["state"], listed["status"]) == ("WAITING", "STOPPED (WorkflowChanged)")
+        assert "no longer matches the records of 'o-1'" in listed["error"]
+        assert value(metrics, "lifecycle_flows", flow="approval", state="STOPPED (WorkflowChanged)") == 1
+        assert nodes(snapshot(flows))["flow:o-1"]["status"] == "STOPPED (WorkflowChanged)"

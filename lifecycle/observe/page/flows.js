@@ -7,6 +7,11 @@ import { bar, html, nothing, panel, repeat, status, svg } from "./parts.js";
 
 const HEIGHT = 30, PAD = 22, MOST = 24, WIDEST = 220;
 
+/** Return the status of a stored flow: its state, or why it is stopped. */
+function shown(flow) {
+  return flow.status === flow.state ? flow.state.toLowerCase() : flow.status;
+}
+
 // Workflows in these states are not in memory. They are read from the stores every few milliseconds, up to a limit.
 const STORED = ["WAITING", "FAILURE"], EVERY = 3000, LIMIT = 100;
 
@@ -56,7 +61,7 @@ export class Flows {
     const due = each.due ? (each.due > now ? `due in ${age(each.due - now)}` : "due now") : "";
     return html`<article class="flow stored"><header>
       <button class="plain" @click=${() => this.app.inspect({ flow: each.id })}><b><bdi>${visible(each.name)}</bdi></b></button>
-      <code class="quiet clip">${visible(each.id)}</code>${status(each.state.toLowerCase())}
+      <code class="quiet clip">${visible(each.id)}</code>${status(shown(each))}
       <span class="quiet">${each.error ? visible(each.error) : due}</span>
     </header></article>`;
   }

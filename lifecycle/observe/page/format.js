@@ -98,5 +98,6 @@ const BY_STATUS = new Map(Object.entries(TONES).flatMap(([tone, names]) => names
 
 /** Return the style of a status, one of seven. Unknown statuses have the same style. */
 export function tone(status) {
-  return BY_STATUS.get(String(status ?? "").toLowerCase()) ?? "off";
+  const text = String(status ?? "").toLowerCase();
+  return text.startsWith("stopped (") ? "bad" : BY_STATUS.get(text) ?? "off";
 }
