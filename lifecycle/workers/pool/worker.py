@@ -88,7 +88,7 @@ class PoolWorker(ProcessWorker):
         #: An ID that is unique among all of the pool's past and future workers.
         self.id = name
         self.generation = generation
-        self.planned = planned
+        self.planned: bool = planned
         #: The number of running calls.
         self.leases: int = 0
         #: The total number of calls sent to the worker.
