@@ -252,7 +252,7 @@ class WorkflowEngine:
     def view(self) -> dict[str, StepView]:
         """Return the operations that have started, by name, in order."""
         running = {branch.step for branch in self._branches} - {""}
-        views = {row.name: _view(row) for row in self._records.rows.values()}
+        views = {row.name: _view(row) for row in self._records.rows.values() if row.kind != "gather"}
         for name in running:
             views[name] = StepView("step", StepState.RUNNING)
         return {name: views[name] for name in sorted(views, key=order)}
@@ -785,6 +785,7 @@ class WorkflowEngine:
         self._branch()
         if self._stop is not None:
             raise asyncio.CancelledError("the workflow stops")
+        self._do(partial(self._records.gather, number, len(awaitables)))
         if not awaitables:
             return []
         # This branch is blocked until the last of the new ones has ended.

@@ -118,6 +118,23 @@ class WorkflowLog:
             self._dirty[row.name] = row
         return answer
 
+    def gather(self, number: str, count: int) -> None:
+        """Record that a `gather` has ``count`` branches, or compare that with its record.
+
+        Raises:
+            WorkflowChanged: if another operation, a different number or an operation of another branch is recorded.
+        """
+        row = self.find(f"{number} gather", "gather")
+        if row.state == StepState.PENDING:
+            # The previous version did not record the number.
+            gone = any(_branch_in(each, number) > count for each in self.unvisited)
+            self.rows[number] = self._dirty[row.name] = row._replace(state=StepState.SUCCESS, result=str(count))
+        else:
+            gone = row.result != str(count)
+        if gone:
+            recorded = row.result or "more"
+            raise self.changed(f"{row.name!r} has {count} branches, but {recorded} are recorded")
+
     def is_last(self, number: str) -> bool:
         """Return True if no operation is recorded after this one, in its scope or in an enclosing one."""
         return all(self._last[prefix] == place for prefix, place in _places(number))
@@ -178,7 +195,10 @@ class WorkflowLog:
         self.unvisited.discard(number)
         undone = max(row.undone, row.round) if reason == "reset" else row.undone
         cleared = StepRow(row.name, row.kind, attempt=row.attempt, round=row.round, undone=undone)
-        self._cleared[row.name] = cleared
+        self._cleared[row.name] = self._dirty[row.name] = cleared
+        if row.kind == "gather":
+            # Its changes are not announced.
+            return
         self._add(cleared, row.state, None, None, reason)
 
     def clear_failed(self) -> None:
@@ -277,6 +297,12 @@ class WorkflowLog:
             result=self.result if self.state in ENDS else None,
             **ends,
         )
+
+
+def _branch_in(number: str, gather: str) -> int:
+    """Return the branch of ``gather`` that contains an operation, or 0."""
+    inner = number.removeprefix(f"{gather}.")
+    return 0 if inner == number else int(inner.partition(".")[0])
 
 
 def _places(number: str) -> Iterator[tuple[str, int]]:

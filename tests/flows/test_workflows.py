@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -29,6 +30,7 @@ from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from lifecycle.flows import Run, Store, Workflow
 
@@ -494,6 +496,69 @@ async def test_a_workflow_that_no_longer_calls_a_recorded_step_stops(flows: Flow
     await run.again()
     with pytest.raises(WorkflowChanged, match="ended without calling step '2 note'"):
         await run
+
+
+@pytest.mark.parametrize("recorded", ["recorded", "by an earlier version"])
+@pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 3), (3, 0)])
+async def test_a_changed_number_of_branches_stops_a_workflow_before_new_effects(
+    tmp_path: Path, recorded: str, before: int, after: int
+) -> None:
+    go = asyncio.Event()
+
+    async def branch(n: int) -> Any:
+        return await step(note, n)
+
+    def made(branches: int) -> Workflow[[], list[Any]]:
+        @workflow(name="order")
+        async def order() -> list[Any]:
+            done = await gather(*(branch(n) for n in range(branches)))
+            await step(go.wait)
+            await step(note, "effect")
+            return done
+
+        return order
+
+    file = tmp_path / "flows.db"
+    async with Flows(file, stop_timeout=0.0) as flows:
+        run = flows.start(made(before), id="one")
+        await until(lambda: len(run.steps) == before + 1)
+    go.set()
+    if recorded == "by an earlier version":
+        # Earlier versions did not record the number of branches.
+        with closing(sqlite3.connect(file)) as db:
+            assert db.execute("DELETE FROM lifecycle_flow_steps WHERE kind = 'gather'").rowcount == 1
+            db.commit()
+    if recorded == "recorded" or after < before:
+        async with Flows(file) as flows:
+            with pytest.raises(WorkflowChanged, match=f"'1 gather' has {after} branches, but .* are recorded"):
+                await flows.start(made(after), id="one")
+            assert "effect" not in CALLS
+    async with Flows(file) as flows:
+        assert await flows.start(made(before), id="one") == list(range(before))
+    assert [*range(before), "effect"] == CALLS
+
+
+async def test_a_gather_that_was_replaced_stops_a_workflow(reopened: Callable[[], Flows]) -> None:
+    go = asyncio.Event()
+
+    async def branch(n: int) -> Any:
+        return await step(note, n)
+
+    def made(first: Callable[[], Any]) -> Workflow[[], None]:
+        @workflow(name="order")
+        async def order() -> None:
+            await first()
+            await step(go.wait)
+
+        return order
+
+    async with reopened() as flows:
+        run = flows.start(made(lambda: gather(branch(1), branch(2))), id="one")
+        await until(lambda: len(run.steps) == 3)
+    async with reopened() as flows:
+        with pytest.raises(WorkflowChanged, match="calls step '1 note' where gather '1 gather' is recorded"):
+            await flows.start(made(lambda: step(note, 3)), id="one")
+    assert CALLS == [1, 2]
 
 
 async def test_check_replay_finds_a_function_that_does_not_repeat_itself(make_store: Callable[[], Store]) -> None:
