@@ -936,7 +936,7 @@ INTERNAL = {
     " send_sigterm take",
     "InputSource": "is_terminal take use_commands",
     "Job": "claimed row see",
-    "MemoryStore": "fence discard",
+    "MemoryStore": "cancel fence discard",
     "JobQueue": "acquit give_back begin next wait park",
     "Presence": "close is_gone lives",
     "ParameterizedForEach": "rebind",

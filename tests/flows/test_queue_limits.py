@@ -9,9 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle.flows import Claim, Flows, JobQueue, JobRow, Limits, SQLiteStore, linear, task, wait_for, workflow
+from lifecycle.flows import (
+    Claim,
+    Flows,
+    JobQueue,
+    JobRow,
+    Limits,
+    SQLiteStore,
+    Times,
+    linear,
+    sleep,
+    step,
+    task,
+    wait_for,
+    workflow,
+)
 from tests import postgres
 from tests.counting import counted_calls
+from tests.flows.working import working
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -215,6 +230,32 @@ async def test_a_workflow_that_waits_makes_room_for_another_worker(flows: Flows)
     for worker in workers:
         worker.cancel()
     await asyncio.wait(workers)
+
+
+@pytest.mark.xfail(strict=True, reason="a workflow that waits releases its job, and with it the key")
+@pytest.mark.parametrize("wait", ["sleep", "retry"])
+async def test_a_workflow_that_waits_keeps_its_key(clock: Clock, flows: Flows, wait: str) -> None:
+    log: list[str] = []
+
+    async def unreliable(name: str) -> None:
+        log.append(f"{name} tries")
+        if log.count(f"{name} tries") == 1:
+            raise OSError("not yet")
+
+    @workflow
+    async def pay(name: str) -> None:
+        await step(log.append, f"{name} begins", name="begin")
+        if wait == "sleep":
+            await sleep(60)
+        else:
+            await step(unreliable, name, retry=Times(2, backoff=60.0), name="try")
+        await step(log.append, f"{name} ends", name="end")
+
+    queue = JobQueue(flows, key_concurrency=1)
+    jobs = [await queue.enqueue("pay", key="customer", name=name) for name in "ab"]
+    async with working(queue, pay):
+        await asyncio.gather(*jobs)
+    assert [each for each in log if "tries" not in each] == ["a begins", "a ends", "b begins", "b ends"]
 
 
 async def test_queues_are_independent(flows: Flows) -> None:

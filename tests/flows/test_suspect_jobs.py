@@ -152,7 +152,7 @@ async def test_a_workflow_that_waits_lets_other_jobs_start(queue: JobQueue, cloc
 
     await crashed(queue, "a", flow="order", clock=clock)
     await queue.enqueue("f", id="b")
-    async with working(queue, order, doing("f", log.work), lease=3600.0):  # type: ignore[arg-type]  # any item has a name
+    async with working(queue, order, doing("f", log.work), lease=3600.0):
         await clock.advance(100)
         assert list(log.started) == ["b"]
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from lifecycle.flows import Flow, JobQueue
+    from lifecycle.flows import JobQueue
+    from lifecycle.flows.definition import Item
 
 __all__ = ["working"]
 
 
 @asynccontextmanager
-async def working(queue: JobQueue, *flows: Flow, **options: Any) -> AsyncIterator[asyncio.Task[None]]:
+async def working(queue: JobQueue, *flows: Item, **options: Any) -> AsyncIterator[asyncio.Task[None]]:
     """Work on the jobs of these flows until the block ends."""
     work = asyncio.create_task(queue.work({flow.name: flow for flow in flows}, **options))
     try:
