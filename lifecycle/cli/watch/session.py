@@ -250,8 +250,10 @@ class Session:
                 self._syntax.defer(changes)
             self._runner.signal(self._settings.reload_signal, why)
             return
+        is_broken = await self._is_broken(changes, why)
+        # Until now, a run that started during the check could have taken the changes, and the next run would have none.
         self._runner.add_changes(changes)
-        if not await self._is_broken(changes, why):
+        if not is_broken:
             self._runner.change(why)
             self._warn_of_loop(changes)
 
@@ -309,9 +311,7 @@ class Session:
         if not request:
             await self.files(batch)
             return
-        changes = await self._contents.changed(batch.changes)
-        self._runner.add_changes(changes)
-        await self._change(request, changes)
+        await self._change(request, await self._contents.changed(batch.changes))
 
     def _answer(self, text: str) -> None:
         """Answer a command, even with ``--quiet``. The answer to an external caller is also printed, unless quiet."""
@@ -319,11 +319,15 @@ class Session:
             self._console.info(text)
         reply(text, replace(self._console, quiet=False).info)
 
-    async def _change(self, why: str, changes: Collection[Path] = ()) -> None:
+    async def _change(self, why: str, changes: Mapping[Path, Change] | None = None) -> None:
         """Handle a request as if a file had changed. If a file is broken, the old process keeps running."""
-        if self._settings.change == "reload":
+        changes = changes or {}
+        reloads = self._settings.change == "reload"
+        is_broken = not reloads and await self._is_broken(changes, why)
+        self._runner.add_changes(changes)
+        if reloads:
             self._runner.signal(self._settings.reload_signal, why)
-        elif not await self._is_broken(changes, why):
+        elif not is_broken:
             self._runner.change(why)
 
     async def _is_broken(self, changes: Collection[Path], why: str) -> bool:
