@@ -16,12 +16,20 @@ import logging
 import time
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from lifecycle import hooks
 from lifecycle._async import Condition, cancel_later, is_async, start_task, was_cancelled
 from lifecycle._util import current_flow, error_text, program_stops
-from lifecycle.errors import FlowCancelled, FlowError, InvalidState, StepFailed, WorkflowChanged
+from lifecycle.errors import (
+    ClaimLost,
+    FlowCancelled,
+    FlowError,
+    InvalidState,
+    JournalError,
+    StepFailed,
+    WorkflowChanged,
+)
 from lifecycle.flows.engine import RUNNING, Running, log_interrupted
 from lifecycle.flows.operations import BRANCH, Branch, Watched
 from lifecycle.flows.records import (
@@ -55,6 +63,8 @@ if TYPE_CHECKING:
     from lifecycle.states import Machine
 
 __all__ = ["Children", "WorkflowEngine"]
+
+_T = TypeVar("_T")
 
 _log = logging.getLogger("lifecycle.flows")
 
@@ -753,15 +763,23 @@ class WorkflowEngine:
             self._records.create(made)
             self._put(row)
             await self._until_stored()
-        await self._children.ensure(item, made, again=again)
+        await self._from_store(self._children.ensure(item, made, again=again))
         return await self._join(branch, row, item, key)
+
+    async def _from_store(self, work: Awaitable[_T]) -> _T:
+        """Await ``work``. If the store fails, the engine stops, because that is not an outcome of the workflow."""
+        try:
+            return await work
+        except (ClaimLost, JournalError) as error:
+            self._stop_with(error)
+            raise asyncio.CancelledError(str(error)) from None
 
     async def _join(self, branch: Branch, row: StepRow, item: Item, id: str) -> Any:  # noqa: A002  # the natural name
         if self._records.failure is not None and not self._undoing:
             self._cancelling.append(id)
         self.wake()
         await self._wait(branch, _Wait(child=id))
-        result, error = await self._children.outcome(item, id)
+        result, error = await self._from_store(self._children.outcome(item, id))
         if error is not None:
             failure = _failure_of(error, item.name)
             row = row._replace(state=StepState.FAILURE, failure=failure.encode())

@@ -9,7 +9,7 @@ import pytest
 
 from lifecycle import lifetime
 from lifecycle import sleep as interruptible_sleep
-from lifecycle.errors import ClaimLost, FlowCancelled, FlowError, InvalidState, StepFailed
+from lifecycle.errors import ClaimLost, FlowCancelled, FlowError, InvalidState, JournalError, StepFailed
 from lifecycle.flows import (
     JSON,
     Flows,
@@ -30,6 +30,7 @@ from lifecycle.flows import (
     workflow,
 )
 from lifecycle.flows.records import CANCEL, DUE_NOW, Batch
+from lifecycle.flows.states import ENDS
 from lifecycle.flows.stores.presence import WAKE
 from lifecycle.runtime.force import frames_of
 from tests.flows.noted_calls import CALLS, note
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from lifecycle.flows import Run, Snapshot
+    from lifecycle.flows import FlowRow, Run, Snapshot
 
 # The timer of open Flows may look for workflows that are due when a test ends.
 pytestmark = [pytest.mark.keeps_tasks, pytest.mark.usefixtures("calls")]
@@ -617,6 +618,42 @@ async def test_a_flow_of_tasks_cannot_be_cancelled(flows: Flows) -> None:
 
 
 # -- children ----------------------------------------------------------------------------------------------------------
+
+
+class AbsentStore(MemoryStore):
+    """A store that fails ``failures`` times to return a flow."""
+
+    failures = 0
+
+    async def get(self, id: str) -> FlowRow | None:  # noqa: A002  # as in the protocol
+        if self.failures:
+            self.failures -= 1
+            raise JournalError("the server is away")
+        return await super().get(id)
+
+
+@pytest.mark.usefixtures("clock")
+async def test_a_store_that_is_away_while_a_child_starts_is_not_an_outcome() -> None:
+    store = AbsentStore()
+
+    @workflow
+    async def inner() -> str:
+        return "inner"
+
+    @workflow
+    async def outer() -> str:
+        undo(note, "undone")
+        store.failures = min(1, 1 - len(CALLS))
+        CALLS.append("called")
+        return await child(inner, id="in")
+
+    async with Flows(store=store) as flows:
+        run = flows.start(outer, id="out")
+        await until(lambda: run.stopped or run.ended)
+        assert (await flows.get("out")).state not in ENDS
+        await run.resume()
+        assert await run == "inner"
+    assert CALLS == ["called", "called"]
 
 
 @workflow

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle.flows import SQLiteStore
+from lifecycle.flows import PostgresStore, SQLiteStore
+from tests import postgres
 from tests.chaos.report import Report
 from tests.chaos.workflow_crash_points import die_at_each_write
 from tests.flows.numbered_workflows import script_of
@@ -42,6 +43,17 @@ async def test_a_workflow_in_a_file_that_dies_after_any_write_ends_the_same(numb
 
     report = Report()
     await die_at_each_write(number, report, make)
+    assert report.violations == []
+    assert report.kills
+
+
+@pytest.mark.engine("postgres")
+async def test_a_workflow_in_postgres_that_dies_after_any_write_ends_the_same() -> None:
+    def make() -> Callable[[], Store]:
+        return partial(PostgresStore, postgres.server().cleared())
+
+    report = Report()
+    await die_at_each_write(1, report, make)
     assert report.violations == []
     assert report.kills
 
