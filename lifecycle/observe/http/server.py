@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from aiohttp import web
 
 from lifecycle._async import start_task
-from lifecycle._connections import NEVER, Acceptor, Connection, Connections
+from lifecycle._http import HttpServer
 from lifecycle.observe.console import TooMany
 from lifecycle.observe.http.guard import Refused
 
@@ -39,9 +39,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger("lifecycle.observe")
-
-#: The maximum number of connections waiting to be accepted.
-_BACKLOG = 1024
 
 #: How many seconds a running request has to finish when the server shuts down. Streams end immediately.
 _SHUTDOWN_TIMEOUT = 0.5
@@ -87,25 +84,27 @@ class _DebugLog(logging.LoggerAdapter[logging.Logger]):
 _debug_log = _DebugLog(_log)
 
 
-@web.middleware
-async def _send_in_time(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Send the response, or abort the connection if the client does not receive it in time."""
-    connection = request.protocol
-    assert isinstance(connection, Connection), "it is made here"
-    connection.begin(request)
-    try:
-        answer = await handler(request)
-        try:
-            async with asyncio.timeout(_CLIENT_TIMEOUT):
-                await answer.prepare(request)
-                await answer.write_eof()
-        except TimeoutError:
-            connection.cut()
-    finally:
-        connection.end()
-    if not request.content.is_eof():
-        await connection.linger()
-    return answer
+class _Application:
+    """Calls an aiohttp application, and limits the time for sending its responses."""
+
+    def __init__(self) -> None:
+        self.server: HttpServer | None = None
+
+    @web.middleware
+    async def send_in_time(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Send the response, or abort the connection if the client does not receive it in time."""
+        assert self.server is not None, "it is listening"
+        with self.server.answering(request) as client:
+            answer = await handler(request)
+            try:
+                async with asyncio.timeout(_CLIENT_TIMEOUT):
+                    await answer.prepare(request)
+                    await answer.write_eof()
+            except TimeoutError:
+                client.cut()
+        if not request.content.is_eof():
+            await client.linger()
+        return answer
 
 
 @asynccontextmanager
@@ -117,36 +116,23 @@ async def serving(
     ``headers`` are added to responses to malformed requests, which do not reach ``app``.
     """
     app.on_shutdown.append(lambda _: console.end_streams())
-    app.middlewares.insert(0, _send_in_time)
+    sending = _Application()
+    app.middlewares.insert(0, sending.send_in_time)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_TIMEOUT)
     await runner.setup()
-    server = runner.server
-    assert server is not None, "it was set up"
-    connections = Connections(timeout=_CLIENT_TIMEOUT)
-
-    def connection() -> Connection:
-        return Connection(
-            connections,
-            server,
-            refusal=partial(problem, headers=headers),
-            log=_debug_log,
-            access_log=None,
-            keepalive_timeout=NEVER,
-            lingering_time=0,
-            logger=_debug_log,
-        )
-
-    at.listen(_BACKLOG)
-    acceptor = Acceptor([at], connections, connection)
+    assert runner.server is not None, "it was set up"
+    refusal = partial(problem, headers=headers)
+    server = HttpServer(runner.server, [at], timeout=_CLIENT_TIMEOUT, refusal=refusal, log=_debug_log)
+    sending.server = server
+    await server.start()
     try:
         try:
             yield
         finally:
-            acceptor.close()
-            connections.end()
+            await server.end()
     finally:
         await runner.cleanup()
-        await connections.abort()
+        await server.close()
 
 
 # -- responses and bodies ------------------------------------------------------------------------------------------

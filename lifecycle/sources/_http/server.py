@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 from multidict import CIMultiDict
 
-from lifecycle._connections import NEVER, Acceptor, Connection, Connections
+from lifecycle._http import HttpServer
 from lifecycle._net import SocketFile
 from lifecycle.sources._http.settings import unix_path
 
@@ -37,9 +37,6 @@ _LAST_ANSWERS = 0.5
 
 #: The time, in seconds, that connected clients have to send a request when another process takes over the socket.
 _LAST_REQUESTS = 1.0
-
-#: The maximum number of clients waiting to be accepted. The system may allow fewer.
-_QUEUE = 4096
 
 #: The number of the first inherited descriptor.
 _FIRST: Final = 3
@@ -70,10 +67,9 @@ class Listener:
     ) -> None:
         self._answer = answer
         self._refusal = refusal or problem
-        self._connections = Connections(timeout=header_timeout)
-        self._server = web.Server(self._serve)
-        self._handshake = header_timeout
-        self._acceptor: Acceptor | None = None
+        self._timeout = header_timeout
+        self._aiohttp = web.Server(self._serve)
+        self._server: HttpServer | None = None
         self._file: SocketFile | None = None
         #: True if another process may take over the socket.
         self.inherited = False
@@ -88,30 +84,23 @@ class Listener:
         if found is None:
             sockets = await _bound(host, port)
         else:
-            found.listen(_QUEUE)
             sockets = [found]
-        self._acceptor = Acceptor(
-            sockets, self._connections, self._connection, context=context, handshake=self._handshake
+        self._server = HttpServer(
+            self._aiohttp,
+            sockets,
+            timeout=self._timeout,
+            refusal=self._refusal,
+            log=_log,
+            context=context,
+            auto_decompress=False,
         )
+        await self._server.start()
         if found is not None or port != 0:
             return host, port
         # A host name may have several addresses. Port 0 opens a different port for each of them, and we return the
         # first.
         address = sockets[0].getsockname()
         return address[0], address[1]
-
-    def _connection(self) -> Connection:
-        return Connection(
-            self._connections,
-            self._server,
-            refusal=self._refusal,
-            log=_log,
-            access_log=None,
-            auto_decompress=False,
-            keepalive_timeout=NEVER,
-            lingering_time=0,
-            logger=_log,
-        )
 
     async def _opened(self, host: str, port: int) -> socket.socket | None:
         """Return an inherited socket or a Unix socket, or None for a port that must still be opened."""
@@ -128,43 +117,38 @@ class Listener:
 
         A socket that this process opened stays in use, because no other process would accept its clients.
         """
-        if not self.inherited or self._acceptor is None:
+        if not self.inherited or self._server is None:
             return
-        self._acceptor.stop()
+        await self._server.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_REQUESTS):
-                await self._connections.all_asked.wait()
+                await self._server.all_asked.wait()
 
     async def aclose(self) -> None:
         """Stop accepting clients, and close every connection after its last response."""
         if self._file is not None:
             self._file.remove()
             self._file = None
-        if self._acceptor is not None:
-            self._acceptor.close()
+        if self._server is None:
+            return
         try:
-            # Let requests that arrived in the current iteration of the loop begin, so that they get a response before
-            # idle connections are closed.
-            await asyncio.sleep(0)
-            self._connections.end()
-            self._server.pre_shutdown()
-            await self._server.shutdown(_LAST_ANSWERS)
+            # In the meantime, requests that have arrived begin, so that they get a response before idle connections are
+            # closed.
+            await self._server.end()
+            self._aiohttp.pre_shutdown()
+            await self._aiohttp.shutdown(_LAST_ANSWERS)
         finally:
-            await self._connections.abort()
+            await self._server.close()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        connection = request.protocol
-        assert isinstance(connection, Connection), "it is made here"
-        connection.begin(request)
-        try:
+        assert self._server is not None, "it is listening"
+        with self._server.answering(request) as client:
             answer = await self._answer(request)
-        finally:
-            connection.end()
         if not request.content.is_eof():
             with suppress(ConnectionError):
                 await answer.prepare(request)
                 await answer.write_eof()
-            await connection.linger()
+            await client.linger()
         return answer
 
 
@@ -176,12 +160,10 @@ async def _bound(host: str, port: int) -> list[socket.socket]:
     """
     sockets: list[socket.socket] = []
     try:
-        # Let asyncio resolve the name and bind the sockets. An `Acceptor` then accepts clients on duplicates of them.
+        # Let asyncio resolve the name and bind the sockets. The server then accepts clients on duplicates of them.
         server = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port, start_serving=False)
         sockets += [each.dup() for each in server.sockets]
         server.close()
-        for each in sockets:
-            each.listen(_QUEUE)
     except OSError as error:
         for each in sockets:
             each.close()

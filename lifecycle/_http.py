@@ -1,0 +1,389 @@
+"""An HTTP server on aiohttp, with limits on its clients: how many there are, how long they wait, what they may parse.
+
+Clients can connect without a token, so they must not be able to use up the program's file descriptors or block its
+event loop. aiohttp parses requests and sends responses. A `_Client` passes it what the transport receives, in pieces.
+This module imports aiohttp, so we import it only when a server starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final, cast
+from weakref import WeakSet
+
+from aiohttp import web
+
+from lifecycle._async import start_task
+from lifecycle._net import share_of_descriptors
+
+if TYPE_CHECKING:
+    import logging
+    import socket
+    import ssl
+    from collections.abc import Callable, Generator, Iterable
+
+    from aiohttp.streams import StreamReader
+
+__all__ = ["HttpServer"]
+
+#: The number of bytes to parse per iteration of the event loop: for all clients, and the most and the least for each.
+#: Chunks of one byte cost a thousand times as much as large chunks: these take about 40 ms.
+_ALL: Final = 128 * 1024
+_MOST: Final = 64 * 1024
+_LEAST: Final = 128
+
+#: A client is cut off if it sends more than this number of bytes for each byte of content, plus `_FRAMING` bytes.
+#: With one-byte chunks, it sends six bytes for each byte of content.
+_RATIO: Final = 3
+_FRAMING: Final = 16 * 1024
+
+#: The number of seconds a rejected client has to read its response and stop sending before the connection is closed.
+_LINGER: Final = 1.0
+#: The number of seconds a rejected client has while the server is closing.
+_LAST_LINGER: Final = 0.1
+
+#: The maximum number of clients waiting to be accepted. The system may allow fewer.
+_QUEUE: Final = 4096
+#: A timeout long enough to disable aiohttp's own timer for idle connections.
+_NEVER: Final = 3600.0
+
+#: The clients of all servers in this process, which share its descriptors.
+_open: Final[WeakSet[_Client]] = WeakSet()
+_servers: Final[WeakSet[HttpServer]] = WeakSet()
+
+
+class HttpServer:
+    """Serves aiohttp's ``server`` on listening sockets, which it owns.
+
+    After connecting or receiving a response, a client has ``timeout`` seconds to send a request's headers. This
+    includes the TLS handshake. All servers together use at most half of the process's descriptors. Above the limit, the
+    client that has waited longest for a request on any of them is disconnected, so that slow clients cannot lock out
+    fast ones.
+
+    Args:
+        server: aiohttp's server. Its handler must run inside `answering`.
+        sockets: The listening sockets.
+        timeout: Seconds for the headers of a request.
+        refusal: Creates the response to malformed input from a status and a reason.
+        log: The logger for malformed input and internal errors.
+        context: The TLS context.
+        settings: Settings of aiohttp's protocol.
+    """
+
+    def __init__(
+        self,
+        server: web.Server,
+        sockets: Iterable[socket.socket],
+        *,
+        timeout: float,  # a limit for clients
+        refusal: Callable[[int, str], web.StreamResponse],
+        log: logging.Logger | logging.LoggerAdapter[logging.Logger],
+        context: ssl.SSLContext | None = None,
+        **settings: object,
+    ) -> None:
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.log = log
+        self.context = context
+        self.timeout = timeout
+        #: All clients read into this buffer, because aiohttp copies what it keeps.
+        self.buffer: memoryview = memoryview(bytearray(_MOST))
+        settings = {"access_log": None, "keepalive_timeout": _NEVER, "lingering_time": 0, **settings}
+        self.protocol: Callable[[_Client], _Protocol] = lambda client: _Protocol(
+            server, client, refusal, log, loop=self.loop, **settings
+        )
+        self._sockets = list(sockets)
+        # asyncio's servers, one for each socket.
+        self._accepting: list[asyncio.Server] = []
+        self._most = share_of_descriptors(2, least=32, most=100_000)
+        #: The connected clients.
+        self.clients: set[_Client] = set()
+        # When each client started to wait. All clients have the same timeout, so the first in the list expires next.
+        self._waiting: dict[_Client, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._new: set[_Client] = set()
+        #: True if the server is closing and should wait for clients only as long as necessary.
+        self.ending = False
+        #: Set while every client has sent a request.
+        self.all_asked = asyncio.Event()
+        self.all_asked.set()
+        _servers.add(self)
+
+    # -- start and stop ----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Accept clients."""
+        for each in self._sockets:
+            # asyncio closes its socket, but another process may go on with ours.
+            self._accepting.append(await self.loop.create_server(lambda: _Client(self), sock=each.dup()))
+            each.listen(_QUEUE)
+
+    async def stop(self) -> None:
+        """Stop accepting clients, but leave the sockets open."""
+        accepting, self._accepting = self._accepting, []
+        for each in [each for server in accepting for each in server.sockets]:
+            # Only loops with selectors have readers.
+            with suppress(NotImplementedError, RuntimeError):
+                self.loop.remove_reader(each.fileno())
+        # A server that is closed drops the clients that it has accepted in the last two iterations.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for server in accepting:
+            server.close()
+
+    async def end(self) -> None:
+        """Stop accepting clients, close the sockets, and stop waiting for rejected clients."""
+        await self.stop()
+        for each in self._sockets:
+            each.close()
+        self.ending = True
+        for client in self.clients:
+            client.hurry()
+
+    async def close(self) -> None:
+        """Abort all connections, after `end`."""
+        if self._timer is not None:
+            self._timer.cancel()
+        handshakes = [client.handshake for client in self.clients if client.handshake is not None]
+        for client in list(self.clients):
+            client.cut()
+        if handshakes:
+            await asyncio.wait(handshakes)
+        # Transports close their sockets in the next loop iteration.
+        await asyncio.sleep(0)
+
+    # -- clients -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def answering(self, request: web.BaseRequest) -> Generator[_Client]:
+        """Run a block that answers ``request``, whose headers have arrived. The next request may follow it."""
+        protocol = request.protocol
+        assert isinstance(protocol, _Protocol), "it is made here"
+        client = protocol.client
+        self._got(client)
+        client.begin(request)
+        try:
+            yield client
+        finally:
+            client.body = None
+            if client in self.clients:
+                self._wait_for(client)
+
+    def admit(self, client: _Client) -> None:
+        """Add a new client, and wait for its first request."""
+        self.clients.add(client)
+        _open.add(client)
+        self._new.add(client)
+        self.all_asked.clear()
+        self._wait_for(client)
+        if len(_open) > self._most:
+            # If each server disconnected only its own clients, one server's clients could lock out all others.
+            here = [each for each in _servers if each.loop is self.loop]
+            min(here, key=lambda each: each.waiting_since).cut_longest()
+
+    def forget(self, client: _Client) -> None:
+        """Remove a client that has disconnected. Calling this again does nothing."""
+        self._got(client)
+        self.clients.discard(client)
+        _open.discard(client)
+
+    @property
+    def waiting_since(self) -> float:
+        """The time when the longest-waiting client started to wait, or infinity if no client is waiting."""
+        return next(iter(self._waiting.values()), math.inf)
+
+    def cut_longest(self) -> None:
+        """Disconnect the client of this server that has waited longest for a request, if any."""
+        if self._waiting:
+            client = next(iter(self._waiting))
+            self._got(client)
+            client.cut()
+
+    def _got(self, client: _Client) -> None:
+        """Stop waiting for a client."""
+        self._waiting.pop(client, None)
+        if client in self._new:
+            self._new.remove(client)
+            if not self._new:
+                self.all_asked.set()
+
+    def _wait_for(self, client: _Client) -> None:
+        self._waiting.pop(client, None)
+        self._waiting[client] = self.loop.time()
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.timeout, self._sweep)
+
+    def _sweep(self) -> None:
+        """Disconnect the clients that have not sent a request in time. A single timer serves all clients."""
+        self._timer = None
+        while self._waiting:
+            due = self.waiting_since + self.timeout
+            if due > self.loop.time():
+                self._timer = self.loop.call_at(due, self._sweep)
+                return
+            self.cut_longest()
+
+
+class _Client(asyncio.BufferedProtocol):
+    """The connection of one client. It passes what the transport receives to aiohttp's protocol.
+
+    A buffered protocol sets the number of bytes that a transport reads at a time, so that a client who sends a lot of
+    data leaves turns to others.
+    """
+
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+        self._inner = server.protocol(self)
+        self.transport: asyncio.Transport | None = None
+        #: The task of the TLS handshake, until it has ended.
+        self.handshake: asyncio.Task[None] | None = None
+        #: The body of the current request, its size at first, and the number of bytes received since.
+        self.body: StreamReader | None = None
+        self._before = self._wire = 0
+        # True if received data is discarded. The future is done once the client has disconnected.
+        self._deaf = False
+        self._gone: asyncio.Future[None] | None = None
+
+    # -- calls from the server ---------------------------------------------------------------------------------------
+
+    def begin(self, request: web.BaseRequest) -> None:
+        """Record that the headers of ``request`` have arrived."""
+        if not request.content.is_eof():
+            self.body, self._before, self._wire = request.content, request.content.total_bytes, 0
+
+    def cut(self) -> None:
+        """Abort the connection. A graceful close could be delayed indefinitely by a client that does not read."""
+        if self.handshake is not None:
+            self.handshake.cancel()
+        if self.transport is not None:
+            self.transport.abort()
+
+    def hurry(self) -> None:
+        """Make `linger` return immediately."""
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
+
+    async def linger(self) -> None:
+        """Wait up to a second for the client to read its response and disconnect. Discard the rest of its body.
+
+        If we closed the socket while it had unread data, the client would lose the response.
+        """
+        transport = self.transport
+        if transport is None:
+            return
+        self._deaf, self.body = True, None
+        self._gone = self._server.loop.create_future()
+        with suppress(TimeoutError, OSError, NotImplementedError):
+            transport.resume_reading()
+            if transport.can_write_eof():
+                transport.write_eof()
+            async with asyncio.timeout(_LAST_LINGER if self._server.ending else _LINGER):
+                await self._gone
+
+    # -- calls from the transport ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start waiting for the first request, or for the TLS handshake."""
+        # uvloop's transports are not of this class, but have the same methods.
+        transport = cast("asyncio.Transport", transport)
+        self.transport = transport
+        self._server.admit(self)
+        if self._server.context is None:
+            self._inner.connection_made(transport)
+        elif not transport.is_closing():
+            transport.pause_reading()
+            self.handshake = start_task(self._shake_hands(transport, self._server.context), name="TLS handshake")
+
+    async def _shake_hands(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
+        server = self._server
+        try:
+            encrypted = await server.loop.start_tls(
+                transport, self, context, server_side=True, ssl_handshake_timeout=server.timeout
+            )
+            assert encrypted is not None, "only a transport that is closing has none"
+        except (OSError, AssertionError):
+            # A failed handshake is the client's error.
+            transport.abort()
+            self.connection_lost(None)
+        except asyncio.CancelledError:
+            self.connection_lost(None)
+            raise
+        else:
+            self.transport = encrypted
+            self._inner.connection_made(encrypted)
+        finally:
+            self.handshake = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Remove the client."""
+        self.hurry()
+        self._server.forget(self)
+        self.transport = None
+        self._inner.connection_lost(exc)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # the number of bytes is ours to choose
+        """Return the buffer for the next bytes, which sets how many are parsed at a time."""
+        return self._server.buffer[: max(_LEAST, min(_MOST, _ALL // max(1, len(_open))))]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Parse the received bytes. Disconnect the client if its body is mostly framing, such as one-byte chunks."""
+        if self._deaf:
+            return
+        self._inner.data_received(bytes(self._server.buffer[:nbytes]))
+        if self.body is None or self.body.is_eof():
+            return
+        self._wire += nbytes
+        if self._wire > _RATIO * (self.body.total_bytes - self._before) + _FRAMING:
+            self._server.log.info("disconnected a client whose body has more framing than content")
+            self.cut()
+
+    def eof_received(self) -> None:
+        """Close the connection after the client's last byte."""
+        self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        """Pause sending."""
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Continue to send."""
+        self._inner.resume_writing()
+
+
+class _Protocol(web.RequestHandler):
+    """aiohttp's protocol, whose errors repeat nothing that the client has sent."""
+
+    __slots__ = ("_log", "_refusal", "client")
+
+    def __init__(
+        self,
+        server: web.Server,
+        client: _Client,
+        refusal: Callable[[int, str], web.StreamResponse],
+        log: logging.Logger | logging.LoggerAdapter[logging.Logger],
+        **settings: object,
+    ) -> None:
+        super().__init__(server, logger=log, **settings)  # type: ignore[arg-type]  # aiohttp declares each of them
+        self._refusal = refusal
+        self._log = log
+        #: The client that owns this protocol.
+        self.client: _Client = client
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002  # aiohttp's message repeats what the client sent
+    ) -> web.StreamResponse:
+        """Respond to malformed input or an internal error."""
+        if status >= 500:  # noqa: PLR2004  # the first status for server errors
+            self._log.error("a request failed: %r", exc, exc_info=exc)
+        else:
+            self._log.info("rejected malformed HTTP from %s: %s", request.remote, type(exc).__name__)
+        if request.writer.output_size > 0:
+            raise ConnectionError("the response had begun when the request failed")
+        answer = self._refusal(status, "internal error" if status >= 500 else "the request is malformed")  # noqa: PLR2004
+        answer.force_close()
+        return answer
