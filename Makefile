@@ -17,10 +17,16 @@ VENDOR := lifecycle/observe/page/vendor
 
 .PHONY: demo test suite uvloop eager matrix lint style types mypy pyright audit chaos soak bench bench-check coverage mutants repeats release lock docs pictures page engines clean
 
-$(STAMP): pyproject.toml
+# uv installs the locked versions. Without it, pip installs the newest ones. pyright needs Node.js.
+GROUPS := --group dev $(shell command -v node >/dev/null || echo --group node)
+$(STAMP): pyproject.toml uv.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable . --group dev
+	if $(BIN)/python -m pip install --quiet uv; then \
+	  UV_PROJECT_ENVIRONMENT=$(VENV) $(BIN)/uv sync --quiet --locked --inexact --python $(BIN)/python --no-default-groups $(GROUPS); \
+	else \
+	  $(BIN)/python -m pip install --quiet --editable . $(GROUPS); \
+	fi
 	touch $@
 
 # The installation of a user; the tools for developers take minutes to install.
@@ -114,7 +120,6 @@ release: $(STAMP)  ## build and check an sdist and a wheel in dist/, without an 
 	$(BIN)/python -m tools.release $(PYTHONS)
 
 lock: $(STAMP)  ## update uv.lock to the newest versions of all development dependencies
-	$(BIN)/python -m pip install --quiet --group release
 	$(BIN)/python -m uv lock --upgrade --python $(BIN)/python
 
 page:  ## download the libraries of the Dashboard page from npm
@@ -128,7 +133,8 @@ page:  ## download the libraries of the Dashboard page from npm
 	rm $(VENDOR)/*.tgz
 	sed -i '/^\/\/# sourceMappingURL/d' $$(find $(VENDOR) -name '*.js')
 
-engines:  ## install programs for some tests and benchmarks (Debian, as root)
+engines: $(STAMP)  ## install programs for some tests and benchmarks (Debian, as root)
+	$(BIN)/python -m pip install --quiet --group fuzz
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq tmux wrk chromium webhook iproute2 entr reflex >/dev/null
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends podman runc busybox-static runit pgbouncer openssl systemd >/dev/null

@@ -29,6 +29,7 @@ __all__ = [
     "mark_logged",
     "message_of",
     "name_of",
+    "needs_extra",
     "outermost_lives",
     "program_name",
     "program_stops",
@@ -67,6 +68,11 @@ def program_stops() -> bool:
     life = current_life.get(None)
     lives = [each for each in tuple(outermost_lives) if each.in_loop()] if life is None else [life]
     return len(lives) == 1 and bool(lives[0].stopping)
+
+
+def needs_extra(what: str, package: str, extra: str) -> str:
+    """Return the message for a missing package: what needs it, and how to install it."""
+    return f"{what} needs {package}; install the extra {extra!r}: pip install 'lifecycle-control[{extra}]'"
 
 
 def file_mode(path: Path) -> int:

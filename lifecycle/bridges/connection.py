@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from lifecycle._util import reason_of
+from lifecycle._util import needs_extra, reason_of
 from lifecycle.backoff import Backoff
 from lifecycle.errors import BridgeError, UnfitServer
 
@@ -278,8 +278,6 @@ def _tasks_of(client: Client) -> set[asyncio.Task[Any]]:
 def _new_client() -> Client:
     try:
         from lifecycle.bridges.client import Client
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "a bridge needs nats-py; install it with: pip install 'lifecycle-control[nats]'"
-        ) from None
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(needs_extra("a bridge", "nats-py", "nats"), name=error.name) from None
     return Client()

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lifecycle._durations import in_seconds
+from lifecycle._util import needs_extra
 from lifecycle.journal.threads import LoopThread
 from lifecycle.observe import metrics
 from lifecycle.observe.hook_observer import HookObserver
@@ -172,6 +173,4 @@ def _api(part: str) -> Any:
     try:
         return import_module(f"opentelemetry.{part}")
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "this needs OpenTelemetry's API, which is not installed; install lifecycle-control[otel]", name=error.name
-        ) from error
+        raise ModuleNotFoundError(needs_extra("this", "opentelemetry-api", "otel"), name=error.name) from error

@@ -9,6 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from lifecycle._util import needs_extra
 from lifecycle.observe import metrics
 from lifecycle.observe.hook_observer import HookObserver
 
@@ -171,8 +172,6 @@ def _client() -> Any:
     try:
         import prometheus_client
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "PrometheusMetrics needs prometheus_client, which is not installed; install lifecycle-control[prometheus]",
-            name=error.name,
-        ) from error
+        text = needs_extra("PrometheusMetrics", "prometheus-client", "prometheus")
+        raise ModuleNotFoundError(text, name=error.name) from error
     return prometheus_client

@@ -1,6 +1,6 @@
 """Tools for testing programs: virtual time, a router that runs during a block, and a handler that records events.
 
-To run a pytest test in virtual time, request the fixture ``clock``.
+To run a pytest test in virtual time, load the plugin ``lifecycle.testing.plugin`` and request the fixture ``clock``.
 """
 
 from __future__ import annotations

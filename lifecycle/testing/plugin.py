@@ -1,6 +1,7 @@
 """The pytest plugin. Tests that request the fixture `clock` run in virtual time.
 
-It works with pytest-asyncio (1.4 or newer) and with anyio's plugin.
+Load it with ``-p lifecycle.testing.plugin`` in ``addopts``, or with ``pytest_plugins`` in the top ``conftest.py``. It
+works with pytest-asyncio (1.4 or newer) and with anyio's plugin.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from lifecycle._async import start_task
-from lifecycle._util import reason_of
+from lifecycle._util import needs_extra, reason_of
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers import _posix
 from lifecycle.workers.base import RESUME_ID, BaseWorker, check_env
@@ -593,9 +593,7 @@ async def _client(address: str) -> Docker:
     try:
         from aiodocker import Docker
     except ImportError as error:
-        raise WorkerFailed(
-            "a container worker needs aiodocker; install the extra 'docker': pip install 'lifecycle-control[docker]'"
-        ) from error
+        raise WorkerFailed(needs_extra("a container worker", "aiodocker", "docker")) from error
     from aiohttp import ClientError
 
     docker = Docker(address)

@@ -628,4 +628,4 @@ def test_without_the_api_the_extra_is_named(name: str) -> None:
         "except ModuleNotFoundError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip().endswith("install lifecycle-control[otel]")
+    assert done.stdout.strip().endswith("pip install 'lifecycle-control[otel]'")

@@ -317,4 +317,4 @@ def test_without_the_client_the_extra_is_named() -> None:
         "except ModuleNotFoundError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip().endswith("install lifecycle-control[prometheus]")
+    assert done.stdout.strip().endswith("pip install 'lifecycle-control[prometheus]'")

@@ -50,6 +50,7 @@ class Project:
         # Hypothesis has no async tests, and its plugin takes a third of the time that pytest needs to start.
         others = {"asyncio", "aiohttp", "anyio", "cacheprovider", "hypothesispytest", "xdist"} - set(plugins.split())
         words = [*(f"-pno:{plugin}" for plugin in others), *(f"-o{option}" for option in options)]
+        words += [] if (self.where / "pyproject.toml").exists() else ["-plifecycle.testing.plugin"]
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-Werror", *words],
             cwd=self.where, capture_output=True, text=True, timeout=50, check=False,

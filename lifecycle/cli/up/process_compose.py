@@ -11,6 +11,7 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from lifecycle._util import needs_extra
 from lifecycle.cli.files import Replaced, did_you_mean, read_env, read_text, shown
 from lifecycle.cli.output import ConfigError
 from lifecycle.cli.up.processes import process_of
@@ -123,9 +124,7 @@ def _load(file: Path) -> Any:
     try:
         import yaml  # type: ignore[import-untyped]  # its stubs are another package
     except ModuleNotFoundError:
-        raise ConfigError(
-            f"{file}: YAML needs PyYAML; install the extra 'yaml': pip install 'lifecycle-control[yaml]'"
-        ) from None
+        raise ConfigError(f"{file}: {needs_extra('YAML', 'PyYAML', 'yaml')}") from None
     try:
         return yaml.load(read_text(file), _loader(yaml.SafeLoader, yaml.constructor.ConstructorError))  # noqa: S506  # safe
     except yaml.YAMLError as error:

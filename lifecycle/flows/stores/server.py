@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lifecycle._async import start_task
+from lifecycle._util import needs_extra
 from lifecycle.backoff import Backoff
 from lifecycle.errors import FlowError, JournalError
 from lifecycle.journal.threads import LoopThread
@@ -179,9 +180,7 @@ class Connector:
         try:
             from psycopg import ProgrammingError, conninfo
         except ImportError as error:
-            raise JournalError(
-                "PostgreSQL needs psycopg; install the extra 'postgres': pip install 'lifecycle-control[postgres]'"
-            ) from error
+            raise JournalError(needs_extra("PostgreSQL", "psycopg", "postgres")) from error
         try:
             given = conninfo.conninfo_to_dict(url)
         except ProgrammingError:

@@ -10,6 +10,7 @@ import hmac
 from typing import TYPE_CHECKING
 
 from lifecycle._durations import in_seconds
+from lifecycle._util import needs_extra
 from lifecycle.errors import VerificationError
 from lifecycle.sources.signatures.schemes import (
     any_matches,
@@ -61,7 +62,7 @@ class StandardWebhooks:
     Raises:
         ValueError: if a secret is missing, empty or not base64, or the tolerance is not greater than 0.
         TypeError: if a secret is neither text nor bytes.
-        ImportError: if a secret is ``whpk_…`` or ``whsk_…`` and the extra ``ed25519`` is not installed.
+        ModuleNotFoundError: if a secret is ``whpk_…`` or ``whsk_…`` and the extra ``ed25519`` is not installed.
     """
 
     #: The lower-case name of the header that `verify` requires in every request.
@@ -182,7 +183,7 @@ def _read_keys(secrets: tuple[str | bytes, ...]) -> tuple[_SharedKey | _KeyPair,
     Raises:
         ValueError: if a secret is missing, empty, not base64, or not a key.
         TypeError: if a secret is neither text nor bytes.
-        ImportError: for an Ed25519 key if cryptography is not installed.
+        ModuleNotFoundError: for an Ed25519 key if cryptography is not installed.
     """
     if not secrets:
         raise ValueError("no secret was passed; use the whsec_… or whpk_… that the sender shows")
@@ -201,11 +202,9 @@ def _read(secret: str | bytes) -> _SharedKey | _KeyPair:
 def _read_pair(text: bytes) -> _KeyPair:
     try:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-    except ImportError as error:
-        raise ImportError(
-            "whpk_… is an Ed25519 key, which needs cryptography; "
-            "install the extra 'ed25519': pip install 'lifecycle-control[ed25519]'"
-        ) from error
+    except ModuleNotFoundError as error:
+        what = "an Ed25519 key (whpk_… or whsk_…)"
+        raise ModuleNotFoundError(needs_extra(what, "cryptography", "ed25519"), name=error.name) from error
     if text.startswith(_PUBLIC):
         return _KeyPair(Ed25519PublicKey.from_public_bytes(_sized(text.removeprefix(_PUBLIC), _KEY_SIZE)))
     seed = _sized(text.removeprefix(_PRIVATE), _KEY_SIZE, 2 * _KEY_SIZE)[:_KEY_SIZE]

@@ -413,11 +413,9 @@ def _msgpack() -> Codec:
     try:
         from msgspec import msgpack  # imported here, because only this codec needs it
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "codec='msgpack' needs msgspec, which is not installed; "
-            "install lifecycle-control[pool], or use codec='json' or codec='pickle'",
-            name=error.name,
-        ) from error
+        from lifecycle._util import needs_extra
+
+        raise ModuleNotFoundError(needs_extra("codec='msgpack'", "msgspec", "pool"), name=error.name) from error
     scalars = frozenset({type(None), bool, int, float, str, bytes})
     return Codec(
         "msgpack",

@@ -117,7 +117,7 @@ except ModuleNotFoundError as error:
     print(error.name, error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True)
-    assert done.stdout.startswith("b'[1]' 1\nmsgspec codec='msgpack' needs msgspec, which is not installed; install")
+    assert done.stdout.startswith("b'[1]' 1\nmsgspec codec='msgpack' needs msgspec; install the extra 'pool'")
     assert "lifecycle-control[pool]" in done.stdout
 
 
