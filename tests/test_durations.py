@@ -211,6 +211,7 @@ USES: dict[str, Use] = {
     "sleep(seconds)": sleep,
     # sources and handlers
     "FileWatchSource(step)": of(sources.FileWatchSource, "step", "."),
+    "FileWatchSource(settled)": of(sources.FileWatchSource, "settled", "."),
     "FileWatchSource(poll)": of(sources.FileWatchSource, "poll", "."),
     "HealthCheckSource(interval)": of(sources.HealthCheckSource, "interval", "check", print),
     "HealthCheckSource(timeout)": of(sources.HealthCheckSource, "timeout", "check", print),

@@ -41,7 +41,7 @@ __all__ = [
     "status_text",
 ]
 
-#: In a command, this means all workers.
+#: The name that stands for all workers.
 _ALL = "all"
 
 #: The maximum number of concurrent restarts.
@@ -463,9 +463,9 @@ def _is_async(thing: Any, method: str) -> bool:
 
 
 def _find_all(names: Sequence[str], workers: list[_Restartable]) -> list[_Restartable]:
-    """Return the workers with these paths or names, each once. The name of a scaled process means its copies.
+    """Return the workers with these paths or names, each once. The name of a scaled process stands for its copies.
 
-    ``all`` means all workers, except those below a nested supervisor.
+    ``all`` stands for all workers, where a nested supervisor stands for its children.
 
     Raises:
         LookupError: as `_find` does.

@@ -142,6 +142,11 @@ class Glob:
         """True if the glob contains no wildcards."""
         return self._below is None and not any(char in self.text for char in "*?[")
 
+    @property
+    def is_path(self) -> bool:
+        """True if the glob contains no wildcards, and refers to a single path."""
+        return self.is_name and "/" in self.text
+
     def matches(self, path: str) -> bool:
         """Return True if the glob matches the path."""
         if self._below is not None:

@@ -3,7 +3,8 @@
 Files that receive our own output are always ignored. The other rules apply in this order: the first rule of ``--on``
 that matches, then ``--ignore``, ``--ignore-file`` and the files that git ignores, and finally ``--ext`` and
 ``--include``. A rule that names a file without wildcards (``--on .env=restart``) applies even if git ignores that file.
-A rule with wildcards (``*.js=restart``) does not, because build output would trigger it.
+A rule with wildcards (``*.js=restart``) does not, because build output would trigger it. Ignored directories are not
+watched, so a rule for a file in one of them needs its path (``dist/app.js=restart``).
 """
 
 from __future__ import annotations
@@ -283,6 +284,21 @@ class PathRules:
         if any(each.ignores(path, known) for each in self._listed) or self._git_ignores(path, known):
             return "ignore"
         return self._otherwise if self._is_wanted(path) else "ignore"
+
+    def prunes(self, directory: Path) -> bool:
+        """Return whether all changes below a directory are ignored, so that it need not be watched.
+
+        A rule for a path without wildcards applies in an ignored directory, but a rule for a name does not.
+        """
+        named = [absolute(Path(glob.text), glob.base or self._here) for glob, _ in self._on if glob.is_path]
+        if any(path.is_relative_to(directory) for path in (*named, *([self._env_file] if self._env_file else []))):
+            return False
+        known: _Known = {}
+        return (
+            any(glob.covers(f"{self.name(directory, glob.base)}/*") for glob in self._ignore)
+            or any(each.ignores(directory, known) for each in self._listed)
+            or self._git_ignores(directory, known)
+        )
 
     def name(self, path: Path, start: Path | None = None) -> str:
         """Return ``path`` relative to ``start`` (default: the current directory), or else to a watched root."""

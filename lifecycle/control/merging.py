@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from lifecycle.events import Change, FileBatch, FileEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Mapping
     from pathlib import Path
 
-__all__ = ["merge_files"]
+__all__ = ["merge_change", "merge_files"]
+
+_Path = TypeVar("_Path", bound="Hashable")
 
 #: The net effect of two consecutive changes to a path, or None if they cancel out. For pairs that are not listed, the
 #: net effect is the second change.
@@ -38,17 +40,20 @@ class _MergeFiles:
         batch = cast("FileBatch", pending) if is_growing else self.first(pending)
         changes = cast("_Growing", batch.changes)
         for path, change in _changes(new).items():
-            old = changes.get(path)
-            net = change if old is None else _NET.get((old, change), change)
-            if net is None:
-                del changes[path]
-            else:
-                changes[path] = net
+            merge_change(changes, path, change)
         return batch
 
     def first(self, event: FileEvent | FileBatch) -> FileBatch:
         """Return a batch with only ``event``, so that the handler gets a batch even for a burst of one event."""
         return FileBatch(_Growing(_changes(event)))
+
+
+def merge_change(changes: dict[_Path, Change], path: _Path, change: Change) -> None:
+    """Add a change to ``changes``, which has the net change to each path. The path becomes the last one."""
+    old = changes.pop(path, None)
+    net = change if old is None else _NET.get((old, change), change)
+    if net is not None:
+        changes[path] = net
 
 
 def _changes(event: FileEvent | FileBatch) -> Mapping[Path, Change]:

@@ -1,7 +1,6 @@
-"""Events for added, modified and deleted files, based on inotify's reports or on polling.
+"""Events for added, modified and deleted files, from the system's notifications or from polling.
 
-Each directory is watched before its entries are read, so no change is missed. A report is only a hint to check an entry
-again. If the kernel's queue overflows, all files are compared.
+A thread waits for hints, compares the entries that they name with a snapshot, and hands the net changes to the loop.
 """
 
 from __future__ import annotations
@@ -9,15 +8,19 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import sys
-from collections import deque
+import threading
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
+from lifecycle._async import shield, wait_within
 from lifecycle._durations import in_seconds, in_seconds_or_none
 from lifecycle._util import file_mode
+from lifecycle.control.merging import merge_change
 from lifecycle.events import Change, FileEvent
-from lifecycle.sources._file_tree import DEFAULT_IGNORES, Rules, Tree, may_read
+from lifecycle.sources._file_hints import WATCHES_DEEP, Hints
+from lifecycle.sources._file_rules import DEFAULT_IGNORES, Rules
+from lifecycle.sources._file_tree import Tree, may_read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -25,16 +28,17 @@ if TYPE_CHECKING:
 
     from lifecycle._durations import Duration
     from lifecycle.control import Emit
-    from lifecycle.sources._inotify import Inotify
 
     _Filter: TypeAlias = Callable[[Change, Path], bool]
 
 __all__ = ["DEFAULT_IGNORES", "FileWatchSource"]
 
-# The seconds between scans on systems without inotify.
-_POLL = 1.0
-# How many times in a row to look at the entries that lead to the watched paths if they keep changing.
-_ATTEMPTS = 5
+#: The shortest time, in seconds, between two looks at the targets of links, and between two comparisons of all files.
+_LOOK, _COMPARE = 1.0, 10.0
+#: A check that takes c seconds runs every 200 c seconds, so that it takes 0.5 % of a core.
+_RARELY: Final = 200
+#: A watcher that fails is replaced, and all files are compared, which then takes at most 20 % of a core.
+_PAUSE: Final = 4
 
 
 class FileWatchSource:
@@ -45,7 +49,7 @@ class FileWatchSource:
     resolved). Several changes to a file within one ``step`` are combined into one event with their net effect. A file
     that is created and deleted again causes no event. Directories cause no events, but the files in them do.
 
-    Files whose names are not UTF-8 are skipped, and this is logged once.
+    Files whose names are not UTF-8 are skipped, and this is logged once. So is a directory that cannot be read.
 
     Args:
         paths: The files and directories to watch. At least one is required.
@@ -56,25 +60,35 @@ class FileWatchSource:
         ignore: Globs for files and directories to ignore, including everything inside these directories. The ``paths``
             themselves are never ignored.
         filter: Called with the change and the path. If it returns false, no event is sent.
+        existing: Whether to report each file that exists at the start as added.
+        settled: Report a change to a file only once the file has not changed for this many seconds, so that a file
+            that is still being written is not reported [default: report every change].
         step: Seconds to wait for more changes before reporting them.
         follow_links: Whether to follow links to directories outside ``paths``. Links to files, and to directories
             inside ``paths``, are always followed.
         poll: Seconds between scans of all files, for file systems without notifications (NFS, WSL, some container
-            mounts). By default, Linux's notifications are used, and other systems are polled once per second.
+            mounts) [default: the system's notifications].
 
     Raises:
-        ValueError: if no path is passed, or ``step`` or ``poll`` is not a positive number of seconds.
+        ValueError: if no path is passed, or ``settled``, ``step`` or ``poll`` is not a positive number of seconds.
         InvalidPattern: if a glob cannot be parsed.
     """
 
-    def __init__(
+    #: The maximum seconds for collecting reports if there is one in each step [default: one step].
+    _longest: float | None = None
+    #: Whether to ignore a directory that no glob ignores.
+    _prunes: Callable[[Path], bool] | None = None
+
+    def __init__(  # noqa: PLR0913  # what to report, and how to find it
         self,
         *paths: str | Path,
         recursive: bool = True,
         include: Iterable[str] = (),
         ignore: Iterable[str] = DEFAULT_IGNORES,
         filter: _Filter | None = None,  # noqa: A002  # the public API sets this name
-        step: Duration = 0.05,
+        existing: bool = False,
+        settled: Duration | None = None,
+        step: Duration = 0.025,
         follow_links: bool = False,
         poll: Duration | None = None,
     ) -> None:
@@ -86,16 +100,20 @@ class FileWatchSource:
         self.paths: tuple[Path, ...] = tuple(Path(os.path.abspath(path)) for path in paths)  # noqa: PTH100  # links are not resolved
         self.name: str = f"files {', '.join(str(path) for path in paths)}"
         self._filter = filter
+        self._existing = existing
+        self._settled = in_seconds_or_none("settled", settled, finite=True) or 0.0
         self._step = in_seconds("step", step, finite=True)
-        self._poll = in_seconds_or_none("poll", poll, finite=True) or (None if sys.platform == "linux" else _POLL)
+        self._poll = in_seconds_or_none("poll", poll, finite=True)
         self._recursive = recursive
         self._follow_links = follow_links
         self._rules = Rules(include, ignore)
         # We keep the tree when the source fails, so that a restarted source can report changes made in the meantime.
         self._tree: Tree | None = None
-        self._changes: _WatchedChanges | _PolledChanges | None = None
-        # Changes found but not yet sent.
-        self._pending: deque[tuple[str, Change]] = deque()
+        self._finder: _Finder | None = None
+        # The net changes that have not been sent, in the order in which they settle, and the loop's time when they do.
+        self._pending: dict[str, Change] = {}
+        self._due: dict[str, float] = {}
+        self._news = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"FileWatchSource({', '.join(repr(str(path)) for path in self.paths)})"
@@ -113,28 +131,26 @@ class FileWatchSource:
         """
         is_new = self._tree is None
         tree = await asyncio.to_thread(self._new_tree) if self._tree is None else self._tree
-        changes = _WatchedChanges(tree, self._step) if self._poll is None else _PolledChanges(tree, self._poll)
+        finder = _Finder(tree, self._step, self._longest or self._step, self._poll)
         try:
-            await changes.open(is_new=is_new)
+            await shield(asyncio.ensure_future(asyncio.to_thread(finder.open, names=is_new and not self._existing)))
         except BaseException as error:
-            changes.close()
+            await finder.close()
             if not isinstance(error, Exception):
-                # A thread may still work with the tree.
                 self._tree = None
             raise
-        found = tree.take_changes()
-        if not is_new:
-            self._pending.extend(sorted(found.items()))
-        self._tree, self._changes = tree, changes
+        self._take(tree.take_changes())
+        self._tree, self._finder = tree, finder
+        finder.start(self._take, self._news.set)
 
     async def __aenter__(self) -> Self:
         """Set up the watches. Every later change is sent as an event.
 
         Raises:
             FileNotFoundError: if a path does not exist.
-            OSError: if a watch cannot be set up. The message names the limit that was reached.
+            OSError: if a watch cannot be set up. The message names the limit.
         """
-        if self._changes is None:
+        if self._finder is None:
             await self._look()
         return self
 
@@ -142,33 +158,53 @@ class FileWatchSource:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close the watches."""
-        if self._changes is not None:
-            self._changes.close()
-            self._changes = None
+        if self._finder is not None:
+            finder, self._finder = self._finder, None
+            await finder.close()
         if not isinstance(error, Exception):
             self._tree = None
             self._pending.clear()
 
     async def run(self, emit: Emit) -> None:
         """Send changes until cancelled. The router calls this."""
-        if self._changes is None:
+        if self._finder is None:
             async with self:
                 await self.run(emit)
             return
+        now = asyncio.get_running_loop().time
         while True:
-            await self._send(emit)
-            self._pending.extend(sorted((await self._changes.next()).items()))
+            self._news.clear()
+            if self._finder.error is not None:
+                raise self._finder.error
+            path = next(iter(self._pending), None)
+            if path is None:
+                await self._news.wait()
+            elif (left := self._due.get(path, 0) - now()) > 0:
+                await wait_within(left, self._news)
+            else:
+                self._due.pop(path, None)
+                event = self._event(self._pending.pop(path), Path(path))
+                if event is not None:
+                    await emit(event)
 
-    async def _send(self, emit: Emit) -> None:
-        while self._pending:
-            path, change = self._pending.popleft()
-            event = self._event(change, Path(path))
-            if event is not None:
-                await emit(event)
+    def _take(self, changes: Mapping[str, Change]) -> None:
+        """Add changes to those that are not sent yet. They are sent in the order in which they settle."""
+        due = asyncio.get_running_loop().time() + self._settled
+        for path, change in sorted(changes.items()):
+            merge_change(self._pending, path, change)
+            self._due.pop(path, None)
+            if self._settled and path in self._pending:
+                self._due[path] = due
+        self._news.set()
 
     def _event(self, change: Change, path: Path) -> FileEvent | None:
         """Return the event for a change, or None if the filter rejects it."""
         return FileEvent(change, path) if self._filter is None or self._filter(change, path) else None
+
+    def _compare_soon(self) -> None:
+        """Compare all files after the next report, because other directories may be ignored now."""
+        if self._finder is not None:
+            self._finder.compare_at = 0.0
 
     def _new_tree(self) -> Tree:
         for path in self.paths:
@@ -180,110 +216,91 @@ class FileWatchSource:
                 reason = "this process is not allowed to read the directory; change the directory's mode or owner"
                 raise PermissionError(errno.EACCES, reason, str(watched))
         roots = [str(path) for path in self.paths]
-        return Tree(roots, self._rules, recursive=self._recursive, follow_links=self._follow_links)
+        follow = self._follow_links
+        return Tree(roots, self._rules, recursive=self._recursive, follow_links=follow, prunes=self._prunes)
 
 
-# -- changes ---------------------------------------------------------------------------------------------------
+class _Finder:
+    """Finds changes in a thread, because watchfiles blocks while it waits."""
 
-
-class _PolledChanges:
-    """Changes found by scanning all files every ``interval`` seconds."""
-
-    def __init__(self, tree: Tree, interval: float) -> None:
+    def __init__(self, tree: Tree, step: float, longest: float, poll: float | None) -> None:
         self._tree = tree
-        self._interval = interval
+        self._poll = poll
+        self._stop = threading.Event()
+        self._hints = Hints(step, longest, self._stop)
+        #: The time at which all files are compared after the next report or look.
+        self.compare_at: float = 0.0
+        self._look_every = _LOOK
+        self._thread: threading.Thread | None = None
+        #: The reason why the thread ended, unless it was closed.
+        self.error: Exception | None = None
 
-    async def open(self, *, is_new: bool) -> None:  # noqa: ARG002  # the same as for watches
-        """Compare all files with the snapshot."""
+    def open(self, *, names: bool) -> None:
+        """Compare all files, and watch their directories. With ``names``, the tree is new, and nothing is a change.
+
+        Raises:
+            OSError: if a directory cannot be watched.
+        """
         # The clock of a network file system may differ from the local clock, so listing the names is not enough.
-        await asyncio.to_thread(self._tree.compare)
+        self._tree.compare(names=names and self._poll is None)
+        if self._poll is None:
+            self._watch(names=names)
+        self.compare_at = time.monotonic() + _COMPARE
+        if names:
+            self._tree.take_changes()
 
-    async def next(self) -> Mapping[str, Change]:
-        """Wait for the interval, then compare all files with the snapshot."""
-        await asyncio.sleep(self._interval)
-        await asyncio.to_thread(self._tree.compare)
-        return self._tree.take_changes()
+    def start(self, take: Callable[[Mapping[str, Change]], None], failed: Callable[[], None]) -> None:
+        """Start the thread. It calls ``take`` with the changes, or ``failed`` if there is an error, in the loop."""
+        loop = asyncio.get_running_loop()
 
-    def close(self) -> None:
-        """Do nothing, because no resource is open."""
+        def work() -> None:
+            try:
+                while not self._stop.is_set():
+                    self._find()
+                    if changes := self._tree.take_changes():
+                        loop.call_soon_threadsafe(take, changes)
+            except Exception as error:  # noqa: BLE001  # the source raises it
+                self.error = error
+                loop.call_soon_threadsafe(failed)
 
+        self._thread = threading.Thread(target=work, name="lifecycle files", daemon=True)
+        self._thread.start()
 
-class _WatchedChanges:
-    """Changes found by checking inotify's reports, which are collected for ``step`` seconds."""
+    async def close(self) -> None:
+        """Stop the thread, and remove the watches."""
+        self._stop.set()
+        if self._thread is not None:
+            await shield(asyncio.ensure_future(asyncio.to_thread(self._thread.join)))
+        self._hints.close()
 
-    def __init__(self, tree: Tree, step: float) -> None:
-        self._tree = tree
-        self._step = step
-        self._inotify: Inotify | None = None
-        # The entries that determine where the watched paths lead.
-        self._entries: set[str] = set()
-
-    async def open(self, *, is_new: bool) -> None:
-        """Watch each directory, then read it. If the tree is new, its files are not reported as added.
-
-        Raises:
-            OSError: if a limit has been reached, which the message names.
-        """
-        from lifecycle.sources._inotify import Inotify
-
-        self._inotify = Inotify()
-        self._tree.watch = self._inotify.watch
-        await asyncio.to_thread(self._begin, self._inotify, is_new=is_new)
-
-    async def next(self) -> Mapping[str, Change]:
-        """Wait for reports, and return the changes since the last call, if any.
-
-        Raises:
-            OSError: if a new directory cannot be watched.
-        """
-        assert self._inotify is not None, "it is open"
-        await self._inotify.ready()
-        await asyncio.sleep(self._step)
-        await asyncio.to_thread(self._update, self._inotify)
-        return self._tree.take_changes()
-
-    def close(self) -> None:
-        """Remove the watches."""
-        if self._inotify is not None:
-            self._inotify.close()
-
-    def _begin(self, inotify: Inotify, *, is_new: bool) -> None:
-        self._watch_entries(inotify)
-        (self._tree.list_files if is_new else self._tree.compare)()
-        self._follow_links(inotify)
-
-    def _update(self, inotify: Inotify) -> None:
-        """Check the reported entries, and every directory that was replaced or has become readable."""
-        reports = inotify.read()
-        index = self._tree.index
-        hints = {
-            path: modified
-            for path, modified in reports.hints.items()
-            if path in self._entries or index.at(os.path.dirname(path))  # noqa: PTH120  # strings are faster
-        }
-        watched = inotify.watched
-        again = reports.ended | {path for path in hints if index.at(path) and path not in watched}
-        if reports.overflowed:
+    def _find(self) -> None:
+        """Wait for reports, and compare the files that they name with the tree, or all files if it is time."""
+        if self._poll is not None:
+            if not self._stop.wait(self._poll):
+                self._tree.compare()
+            return
+        hints = self._hints.wait(self._look_every)
+        began = time.thread_time()
+        if hints is None or time.monotonic() >= self.compare_at:
             self._tree.compare()
-        if hints or again:
-            self._tree.update(hints.items(), again)
-        if reports.overflowed or reports.ended or index.links_changed or not self._entries.isdisjoint(hints):
-            self._follow_links(inotify)
+            cost = time.thread_time() - began
+            self.compare_at = time.monotonic() + max(_COMPARE, _RARELY * cost)
+            self._hints.pause = _PAUSE * cost
+        elif hints:
+            self._tree.update(hints)
+        else:
+            self._tree.look_at_links()
+            self._look_every = max(_LOOK, _RARELY * (time.thread_time() - began))
+        self._watch()
 
-    def _follow_links(self, inotify: Inotify) -> None:
-        """Watch the entries that lead to the watched paths until they no longer change. Remove unnecessary watches."""
-        for _ in range(_ATTEMPTS):
-            if not self._watch_entries(inotify):
-                break
-            self._tree.update(())
-        needed = self._tree.index.real_directories() | set(map(os.path.dirname, self._entries))
-        for path in inotify.watched - needed:
-            inotify.unwatch(path)
-
-    def _watch_entries(self, inotify: Inotify) -> bool:
-        """Watch the directories of the entries that lead to the watched paths. Return whether any of these are new."""
-        before, self._entries = self._entries, self._tree.entries()
-        # In a directory such as /tmp, other programs may write to their files all the time.
-        contents = {entry: not os.path.isdir(entry) for entry in self._entries}  # noqa: PTH112
-        new = [inotify.watch(os.path.dirname(entry), contents=each) for entry, each in contents.items()]  # noqa: PTH120
-        return any(new) or self._entries != before
+    def _watch(self, *, names: bool = False) -> None:
+        """Watch the new directories. Then read them again, because they may have changed before they were watched."""
+        while not self._stop.is_set():
+            new, late = self._hints.watch(self._tree.directories(roots=WATCHES_DEEP))
+            if not new:
+                return
+            if WATCHES_DEEP:
+                self._tree.compare(names=names)
+            else:
+                self._tree.read_again(new, names=names)
+            self._tree.update(late)

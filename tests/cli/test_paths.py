@@ -120,6 +120,18 @@ def test_with_a_signal_a_change_reloads_unless_a_rule_restarts(tmp_path: Path) -
 
 
 class TestGitIgnore:
+    def test_ignored_directories_are_pruned_unless_a_rule_names_a_path_below_them(self, tmp_path: Path) -> None:
+        (tmp_path / ".git").mkdir()
+        (tmp_path / ".gitignore").write_text("dist\nlogs/\n*.d\n")
+        for name in ("dist", "logs", "out.d", "src", "tmp", "env"):
+            (tmp_path / name).mkdir()
+        seen = rules(tmp_path, on=("logs/main.log=restart", "app.js=restart"), ignore=("tmp", "env/"))
+        pruned = [path.name for path in sorted(tmp_path.iterdir()) if path.is_dir() and seen.prunes(path)]
+        assert pruned == ["dist", "env", "out.d", "tmp"]
+        assert not PathRules(Settings(command=("true",), gitignore=False), tmp_path).prunes(tmp_path / "dist")
+        env = Settings(command=("true",), env_file=Path("dist/.env"))
+        assert not PathRules(env, tmp_path).prunes(tmp_path / "dist")
+
     @pytest.fixture
     def repo(self, tmp_path: Path) -> Path:
         (tmp_path / ".git" / "info").mkdir(parents=True)

@@ -242,16 +242,17 @@ async def test_a_directory_made_again_while_the_watches_are_renewed_is_watched(
     root = tmp_path / "a" / "root"
     root.mkdir(parents=True)
     (root / "file").write_text("x")
-    readlink = os.readlink
+    realpath = os.path.realpath
 
     def make_again(path: str) -> str:
+        real = realpath(path)
         if path == str(root.parent) and not root.parent.exists():
             root.mkdir(parents=True)
-        return readlink(path)
+        return real
 
     async with watching(root) as seen:
-        # The source reads the links that lead to the root after it has found that the root is missing.
-        monkeypatch.setattr(os, "readlink", make_again)
+        # The source finds that the root is missing between these two.
+        monkeypatch.setattr(os.path, "realpath", make_again)
         root.parent.rename(tmp_path / "old")
         await seen.wait_for("deleted", root / "file")
         (root / "later").write_text("x")
@@ -527,6 +528,57 @@ async def test_polling_causes_the_same_events(tmp_path: Path) -> None:
         await seen.wait_for("modified", file)
         shutil.rmtree(tmp_path / "sub")
         await seen.wait_for("deleted", tmp_path / "sub" / "inner")
+
+
+@pytest.mark.parametrize("settings", [{}, {"poll": 0.05}], ids=["watched", "polled"])
+async def test_existing_files_are_added_once_before_later_changes(tmp_path: Path, settings: dict[str, Any]) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    existing = [tmp_path / "a" / "b" / "2", tmp_path / "a" / "1", tmp_path / "3"]
+    for file in existing:
+        file.write_text("x")
+    async with watching(tmp_path, existing=True, **settings) as seen:
+        assert await seen.after(tmp_path / "new") == [("added", file) for file in sorted(existing)]
+
+
+async def test_files_added_during_the_start_are_reported_once_if_existing_files_are(tmp_path: Path) -> None:
+    wanted: set[Path] = set()
+    stop = False
+
+    def write() -> None:
+        for number in range(5000):
+            place = tmp_path / f"d{number % 50}"
+            place.mkdir(exist_ok=True)
+            (place / f"{number}").write_text("x")
+            wanted.add(place / f"{number}")
+            if stop:
+                return
+
+    writing = asyncio.create_task(asyncio.to_thread(write))
+    async with watching(tmp_path, existing=True) as seen:
+        stop = True
+        await writing
+        await seen.until(lambda: wanted <= {path for _, path in seen.pairs})
+        added = [path for change, path in seen.pairs if change == "added"]
+        assert len(added) == len(wanted)
+
+
+async def test_a_file_that_is_still_being_written_is_not_reported_until_it_has_settled(tmp_path: Path) -> None:
+    file = tmp_path / "upload"
+    loop = asyncio.get_running_loop()
+    async with watching(tmp_path, settled=0.5) as seen:
+        with file.open("w") as upload:
+            for _ in range(10):
+                upload.write("x")
+                upload.flush()
+                last = loop.time()
+                await asyncio.sleep(0.1)
+        (tmp_path / "passing").write_text("x")
+        (tmp_path / "passing").unlink()
+        await seen.until(lambda: bool(seen.events))
+        assert seen.pairs == [("added", file)]
+        assert loop.time() - last >= 0.5
+        file.unlink()
+        await seen.wait_for("deleted", file)
 
 
 # -- failures --------------------------------------------------------------------------------------------------

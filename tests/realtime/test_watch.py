@@ -14,6 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -27,7 +28,6 @@ from tests.waiting import until_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 __all__ = ["here", "watch"]  # fixtures
 
@@ -145,6 +145,20 @@ class TestChanges:
         write(here / "b.txt", "x")
         seen.said(r"changed: b\.txt \(added\); restarting")
         assert "a.log" not in seen.err.read_text()
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="counts the watches of inotify")
+    def test_directories_ignored_by_git_are_not_watched_until_they_are_included(self, watch: Any, here: Path) -> None:
+        for number in range(50):
+            (here / "data" / str(number)).mkdir(parents=True)
+        write(here / ".gitignore", "data\n")
+        seen = watch()
+        seen.seen("up 1")
+        infos = Path(f"/proc/{seen.process.pid}/fdinfo")
+        assert sum(info.read_text().count("inotify wd:") for info in infos.iterdir()) < 10
+        write(here / ".gitignore", "other\n")
+        seen.said(r"changed: \.gitignore.*; restarting")
+        write(here / "data" / "7" / "new", "x")
+        seen.said(r"changed: .*data/7/new.*; restarting")
 
     def test_a_signal_goes_to_the_child_in_place_of_a_restart(self, watch: Any, here: Path) -> None:
         taken = "import signal; signal.signal(1, lambda *_: print('hung up'))\n"

@@ -11,7 +11,8 @@ import pytest
 
 from lifecycle.errors import InvalidPattern
 from lifecycle.sources import DEFAULT_IGNORES, FileWatchSource
-from lifecycle.sources._file_tree import STAMP_NS, Rules, Tree, entries_on_the_way
+from lifecycle.sources._file_rules import Rules
+from lifecycle.sources._file_tree import STAMP_NS, Tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +71,7 @@ def test_only_included_files_are_wanted(include: Sequence[str], below: str, expe
 
 
 def look(tree: Tree, *hints: Path) -> dict[str, str]:
-    tree.update([(str(path), False) for path in hints])
+    tree.update([str(path) for path in hints])
     return {path.rpartition("/")[2]: change for path, change in tree.take_changes().items()}
 
 
@@ -140,9 +141,9 @@ def test_a_reported_modification_counts_without_a_visible_difference(tree: Tree,
     """Two writes of the same size within one tick of the file system's clock leave the same size and time."""
     file = tmp_path / "file"
     file.write_text("1")
-    tree.update([(str(file), False)])
+    tree.update([str(file)])
     tree.take_changes()
-    tree.update([(str(file), True)])
+    tree.update([str(file)])
     assert tree.take_changes() == {str(file): "modified"}
 
 
@@ -152,23 +153,15 @@ def test_only_regular_files_cause_changes(tree: Tree, tmp_path: Path) -> None:
     assert look(tree, tmp_path / "pipe", tmp_path / "broken") == {}
 
 
-def test_entries_on_the_way_are_directories_links_and_the_last_entry(tmp_path: Path) -> None:
-    (tmp_path / "real" / "deep").mkdir(parents=True)
-    (tmp_path / "real" / "deep" / "file").write_text("x")
-    (tmp_path / "link").symlink_to("real")
-    (tmp_path / "real" / "up").symlink_to("../link/deep")
-    above = entries_on_the_way(str(tmp_path))
-    assert above == set(map(str, [tmp_path, *tmp_path.parents])) - {"/"}
-
-    def way(path: str) -> set[str]:
-        found = entries_on_the_way(str(tmp_path / path))
-        assert above < found
-        return {each.removeprefix(f"{tmp_path}/") for each in found - above}
-
-    assert way("link/up/file") == {"link", "real", "real/up", "real/deep", "real/deep/file"}
-    assert way("real/no/more") == {"real", "real/no"}
-    (tmp_path / "circle").symlink_to("circle")
-    assert way("circle/x") == {"circle"}
+def test_a_directory_of_the_tree_is_watched_unless_it_is_ignored_pruned_or_unreadable(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for name in ("src/inner", "node_modules/inner", "build/inner"):
+        (root / name).mkdir(parents=True)
+    tree = Tree([str(root)], Rules((), DEFAULT_IGNORES), prunes=lambda path: path.name == "build")
+    tree.compare()
+    watched = {tmp_path, root, root / "src", root / "src" / "inner"}
+    assert tree.directories(roots=False).keys() == {str(path) for path in watched}
+    assert tree.directories(roots=True).keys() == {str(root)}
 
 
 def test_no_path_raises() -> None:
@@ -198,7 +191,7 @@ def listed(tmp_path: Path) -> Tree:
         (tmp_path / name).write_text("x")
     wait_for_next_stamp(tmp_path)
     tree = Tree([str(tmp_path)], Rules((), DEFAULT_IGNORES), recursive=True)
-    tree.list_files()
+    tree.compare(names=True)
     assert tree.take_changes() == {}
     return tree
 
@@ -256,7 +249,7 @@ def test_a_listed_link_that_has_not_changed_is_unchanged(tmp_path: Path) -> None
     (tmp_path / "link").symlink_to(tmp_path / "a")
     wait_for_next_stamp(tmp_path)
     tree = Tree([str(tmp_path)], Rules((), DEFAULT_IGNORES), recursive=True)
-    tree.list_files()
+    tree.compare(names=True)
     assert [*tree.take_changes()] == [str(tmp_path / "link")]
     assert compared(tree) == {}
 
@@ -264,8 +257,7 @@ def test_a_listed_link_that_has_not_changed_is_unchanged(tmp_path: Path) -> None
 def test_a_listed_file_that_becomes_a_directory_is_deleted(listed: Tree, tmp_path: Path) -> None:
     (tmp_path / "a").unlink()
     (tmp_path / "a").mkdir()
-    listed.list_files()
+    assert compared(listed) == {"a": "deleted"}
     shutil.rmtree(tmp_path / "d")
     (tmp_path / "d").write_text("x")
-    listed.list_files()
-    assert listed.take_changes() == {str(tmp_path / "a"): "deleted", str(tmp_path / "d" / "c"): "deleted"}
+    assert compared(listed) == {"c": "deleted", "d": "added"}

@@ -74,7 +74,7 @@ class Changes:
     def handle(self, router: Router) -> list[ChangeSource]:
         """Add handlers for changes to ``router``, and return the sources of these changes."""
         router.also("file/*", self._begin_check, busy="drop")
-        return handle_changes(router, self._files, self.paths, self._react, wait=WAIT)
+        return handle_changes(router, self._files, self.paths, self._react, prunes=self._prunes, wait=WAIT)
 
     def ignore(self, *logs: int) -> None:
         """Ignore changes to the files behind these descriptors."""
@@ -102,6 +102,9 @@ class Changes:
     def _react(self, _: Change, path: Path) -> tuple[_Watch, ...] | None:
         """Return the watches of the processes that a change restarts, or None if there are none."""
         return tuple(watch for watch in self._watches if watch.counts(path)) or None
+
+    def _prunes(self, directory: Path) -> bool:
+        return all(watch.rules.prunes(directory) for watch in self._watches if watch.contains(directory))
 
     async def _begin_check(self, event: ChangedFile[tuple[_Watch, ...]]) -> None:
         """Compile a changed file while waiting for further changes."""

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lifecycle.sources import DEFAULT_IGNORES
-from lifecycle.sources._file_tree import STAMP_NS, Rules
+from lifecycle.sources._file_rules import Rules
+from lifecycle.sources._file_tree import STAMP_NS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping

@@ -157,6 +157,7 @@ class _Program:
             self._session.files,
             settings.paths,
             self._session.react,
+            prunes=self._session.prunes,
             wait=settings.wait,
             flat=settings.watch_non_recursive,
             poll=settings.poll,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["OPTIONS", "WAIT", "Settings", "find_table", "read_table", "watch_settings"]
 
 #: The number of seconds without a change before a batch of changes is handled.
-WAIT: Final = 0.05
+WAIT: Final = 0.02
 
 _NAMES = ("tool", "lifecycle", "watch")
 _TABLE = f"[{'.'.join(_NAMES)}]"

@@ -18,7 +18,6 @@ from lifecycle.cli.watch.session import ChangedFiles, Session, handle_changes, w
 from lifecycle.cli.watch.settings import Settings
 from lifecycle.control import FileBatch, ReloadEvent, Router, WebhookEvent
 from lifecycle.errors import Dropped, SourceFailed
-from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -50,7 +49,7 @@ class FakeRunner(Runner):
 
 
 class Rig:
-    def __init__(self, here: Path, *, interpreter: str = sys.executable, **given: Any) -> None:
+    def __init__(self, here: Path, **given: Any) -> None:
         on = tuple(rule for each in given.pop("on", ()) for rule in options.rules(each))
         settings = Settings(command=("true",), on=on, **given)
         self.here = here
@@ -58,7 +57,7 @@ class Rig:
         self.runner = FakeRunner()
         rules = PathRules(settings, here)
         self.session = Session(
-            settings, rules, self.runner, Console(stream=self.said, quiet=settings.quiet), interpreter=interpreter
+            settings, rules, self.runner, Console(stream=self.said, quiet=settings.quiet), interpreter=sys.executable
         )
 
     async def edit(self, **files: str) -> None:
@@ -81,21 +80,6 @@ async def test_a_change_requests_a_restart_with_a_reason(tmp_path: Path) -> None
     await rig.edit(a_py="x = 1", b_html="")
     assert rig.runner.asked == [("change", "changed: a.py, b.html")]
     assert rig.runner.noted == ["a.py", "b.html"]
-
-
-async def test_a_run_that_starts_during_the_check_does_not_take_the_changes(tmp_path: Path) -> None:
-    """The restart that follows the check has them."""
-    python, begun, go = (tmp_path / name for name in ("python", "begun", "go"))
-    python.write_text(f"#!/bin/sh\ntouch '{begun}'; while ! test -e '{go}'; do sleep 0.01; done; echo '{{}}'\n")
-    python.chmod(0o755)
-    (tmp_path / "src").mkdir()
-    rig = Rig(tmp_path / "src", interpreter=str(python))
-    editing = asyncio.create_task(rig.edit(a_py="x = 1"))
-    await until(begun.exists)
-    assert rig.runner.noted == []
-    go.touch()
-    await editing
-    assert (rig.runner.noted, rig.runner.asked) == (["a.py"], [("change", "changed: a.py")])
 
 
 async def test_only_paths_that_count_are_named(tmp_path: Path) -> None:
@@ -320,7 +304,15 @@ async def test_no_watches_remain_if_a_path_does_not_exist(tmp_path: Path) -> Non
         yield 0
 
     router = Router()
-    sources = handle_changes(router, handler, [tmp_path], lambda *_: "restart", wait=0.05, flat=[tmp_path / "missing"])
+    sources = handle_changes(
+        router,
+        handler,
+        [tmp_path],
+        lambda *_: "restart",
+        prunes=lambda _: False,
+        wait=0.05,
+        flat=[tmp_path / "missing"],
+    )
     with pytest.raises(SourceFailed, match="missing"):
         async with watching(router, sources, reading(), asyncio.Event()):
             pass

@@ -16,7 +16,6 @@ import pytest
 
 from tests.programs import LIMIT, in_this_process
 from tests.realtime.observe.shops import at_terminal, ends, environment, home, started
-from tests.waiting import until_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -407,31 +406,6 @@ def test_processes_of_up_have_logs_and_are_stopped_and_started(
             assert (status, "no worker is called 'nobody'; available: " in err) == (1, True)
             assert here("stop")[0] == 0
             assert "has exited" in following.rest(1)
-        program.rest()
-
-
-INHERITED = """
-from lifecycle import Spec, Supervisor, run
-from lifecycle.observe import ControlSocket
-from lifecycle.workers import ProcessWorker
-from lifecycle.workers.stdio import Inherited
-
-web = Spec("web", lambda: ProcessWorker("web", "sleep", "600", stdio=Inherited()), restart="never")
-run(ControlSocket("shop"), Supervisor("app", web))
-"""
-
-
-@pytest.mark.parametrize("names", [(), ("web",)])
-def test_logs_of_a_process_that_writes_to_the_terminal_give_the_reason(
-    env: Env, here: Ask, names: tuple[str, ...]
-) -> None:
-    """`lifecycle watch` at a terminal runs its command in this way."""
-    with started(env, "-c", INHERITED, until="") as program:
-        until_blocking(lambda: re.search(r" web +process +running", here("status")[1]))
-        status, _, err = here("logs", *names)
-        reason = "the output of 'app/web' is not recorded, because it goes directly to a terminal or a file; with"
-        assert (status, reason in err) == (1, True), err
-        assert here("-p", "shop", "stop")[0] == 0
         program.rest()
 
 
