@@ -115,7 +115,7 @@ class HttpServer:
     async def start(self) -> None:
         """Accept clients."""
         for each in self._sockets:
-            # asyncio closes its socket, but another process may go on with ours.
+            # asyncio closes its socket, but another process may continue to use ours.
             self._accepting.append(await self.loop.create_server(lambda: _Client(self), sock=each.dup()))
             each.listen(_QUEUE)
 
@@ -228,7 +228,7 @@ class HttpServer:
 class _Client(asyncio.BufferedProtocol):
     """The connection of one client. It passes what the transport receives to aiohttp's protocol.
 
-    A buffered protocol sets the number of bytes that a transport reads at a time, so that a client who sends a lot of
+    A buffered protocol sets the number of bytes that a transport reads at a time, so that a client that sends a lot of
     data leaves turns to others.
     """
 

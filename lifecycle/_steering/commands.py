@@ -41,7 +41,7 @@ __all__ = [
     "status_text",
 ]
 
-#: The name that stands for all workers.
+#: The name for all workers.
 _ALL = "all"
 
 #: The maximum number of concurrent restarts.
@@ -463,9 +463,9 @@ def _is_async(thing: Any, method: str) -> bool:
 
 
 def _find_all(names: Sequence[str], workers: list[_Restartable]) -> list[_Restartable]:
-    """Return the workers with these paths or names, each once. The name of a scaled process stands for its copies.
+    """Return the workers with these paths or names, each once. The name of a scaled process means all of its copies.
 
-    ``all`` stands for all workers, where a nested supervisor stands for its children.
+    ``all`` means all workers, with the children of a nested supervisor in its place.
 
     Raises:
         LookupError: as `_find` does.

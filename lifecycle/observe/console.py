@@ -268,7 +268,7 @@ class Console:
     def output_paths(self, *names: str) -> list[str]:
         """Return the paths of the workers with these names or paths. By default, return all whose output is recorded.
 
-        The name of a scaled process, such as ``web``, stands for its copies ``web.1`` and ``web.2``.
+        The name of a scaled process, such as ``web``, means its copies ``web.1`` and ``web.2``.
 
         Raises:
             LookupError: if no worker or several workers match a name, or no output is recorded.

@@ -374,7 +374,7 @@ def test_workflow_is_shown_signalled_cancelled_and_retried(tmp_path: Path, info:
 
 
 async def charge_twice(amount: int) -> str:
-    return await charge(2 * amount)
+    return charge(2 * amount)
 
 
 def test_a_workflow_that_does_not_match_the_code_is_shown_as_stopped(tmp_path: Path, info: Said) -> None:
