@@ -25,14 +25,14 @@ from lifecycle.flows.records import CANCEL, FlowRow, FlowsState, SignalRow, Snap
 from lifecycle.flows.run import FlowLoader, Run
 from lifecycle.flows.serializers import JSON
 from lifecycle.flows.states import ENDS, FlowState
-from lifecycle.flows.stores.base import id_for, storable
+from lifecycle.flows.stores.base import always, id_for, storable
 from lifecycle.flows.stores.presence import RESUMED, WAKE, ControlChannel
 from lifecycle.flows.timers import Timers
 from lifecycle.journal.threads import LoopThreads
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from datetime import tzinfo
     from types import TracebackType
     from typing import Literal, Self
@@ -586,8 +586,10 @@ class RunRegistry:
         run.proceed()
         return run
 
-    def adopt(self, plan: Plan, snapshot: Snapshot) -> Run[Any]:
+    def adopt(self, plan: Plan, snapshot: Snapshot, is_claimed: Callable[[], bool] = always) -> Run[Any]:
         """Return a run for a flow that this process has taken, and start the run unless the flow has ended.
+
+        Once ``is_claimed`` returns False, the run starts no tasks.
 
         Raises:
             FlowError: if the flow has a different name, or if no task requires a value.
@@ -596,7 +598,7 @@ class RunRegistry:
         _check_values(plan, self._loader.codec.decode(snapshot.flow.store))
         run = self._idle(snapshot.flow.id) or Run(plan, snapshot.flow, self._loader, self._changed, children=self)
         run.use(plan)
-        run.adopt(snapshot)
+        run.adopt(snapshot, is_claimed)
         self._runs[run.id] = run
         if not run.ended:
             run.proceed()

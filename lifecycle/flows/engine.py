@@ -30,7 +30,7 @@ from lifecycle.flows.execution import NOTHING
 from lifecycle.flows.records import Failure, OutboxRow, StepView, TaskContext
 from lifecycle.flows.serializers import JSON, is_large, keep
 from lifecycle.flows.states import ENGINES, FLOWS, EngineState, FlowState, StepState
-from lifecycle.flows.stores.base import clock_of, is_storable
+from lifecycle.flows.stores.base import always, clock_of, is_storable, lost
 from lifecycle.journal.threads import LoopThreads
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class Engine:
     ) -> None:
         self.plan, self._store, self._codec, self._options = plan, store, codec, options
         self.id: str = snapshot.flow.id
+        self._epoch = snapshot.flow.epoch
         self.scheduler: Final = Scheduler(plan, snapshot, codec, options)
         self._work = self.scheduler.work
         #: Notified after changes are stored and announced.
@@ -97,6 +98,8 @@ class Engine:
         self.machine: Machine[EngineState] = ENGINES.machine(self.id)
         # The threads that run synchronous functions. If none are passed, the engine creates its own and closes them.
         self._threads, self._own_threads = threads or LoopThreads(f"flow {self.id}", THREADS), threads is None
+        #: Returns False once this process's claim on the flow has expired.
+        self.is_claimed: Callable[[], bool] = always
         self._executor = self._new_executor()
         self._clock: Callable[[], float] = store.time
 
@@ -147,7 +150,9 @@ class Engine:
                 self._threads.close()
 
     def _new_executor(self) -> Executor:
-        return Executor(self.id, self._codec, self._threads, self._sender)
+        executor = Executor(self.id, self._codec, self._threads, self._sender)
+        executor.is_claimed = self.is_claimed
+        return executor
 
     def suspend(self, *, cancel_after: float | None = None) -> bool:
         """Stop starting steps. Return False if the flow cannot be suspended from its current state.
@@ -235,6 +240,8 @@ class Engine:
             await self._executor.changed.wait()
             self._executor.changed.clear()
             await self._flush()
+        if self._executor.lost:
+            raise lost(self.id, self._epoch)
 
     async def _analyze(self) -> None:
         finished, self._executor.finished = self._executor.finished, []
@@ -421,6 +428,9 @@ class Executor:
         #: The calls that have finished but have not been analyzed yet, each with its result, a `Failure` or
         #: `_CANCELLED`.
         self.finished: list[tuple[Call, Any]] = []
+        #: Returns False once this process's claim on the flow has expired, and True if a call was refused for that.
+        self.is_claimed: Callable[[], bool] = always
+        self.lost: bool = False
         #: Set when a function finishes or the flow is suspended.
         self.changed: Final = asyncio.Event()
         # Set when the flow is suspended, so that steps waiting for their next attempt stop waiting.
@@ -480,6 +490,12 @@ class Executor:
             if function.in_thread:
                 # Waiting for a thread does not count towards the task's timeout. `_call` releases the slot.
                 await self._threads.slots.acquire()
+            if not self.is_claimed():
+                # Another process may run the flow.
+                self.lost = True
+                if function.in_thread:
+                    self._threads.slots.release()
+                return _CANCELLED
             if call.node.step is None or call.reverting or call.node.step.timeout is None:
                 return await self._call(function, call.arguments)
             return await self._call_within(call.node.step.timeout, call.node.step, call.arguments)

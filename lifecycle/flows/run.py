@@ -24,7 +24,7 @@ from lifecycle.flows.outbox import SENT
 from lifecycle.flows.plan import Plan, compile_flow, order_of
 from lifecycle.flows.records import Failure, ItemInfo, RunInfo, Snapshot, StepView
 from lifecycle.flows.states import ENDS, EngineState, FlowState, Intention, StepState
-from lifecycle.flows.stores.base import clock_of, unknown
+from lifecycle.flows.stores.base import always, clock_of, unknown
 from lifecycle.flows.stores.presence import AT_REST, FOLLOW, GONE, WAKE, end_of_job
 from lifecycle.flows.workflow_engine import WorkflowEngine
 
@@ -225,6 +225,7 @@ class Run(Generic[R_co]):
         self._woken = False
         # True if another process is waiting for this run to stop.
         self._followed = False
+        self._is_claimed: Callable[[], bool] = always
         # Called when the run starts and when it stops.
         self._on_change = on_change
         self._engine: Engine | WorkflowEngine | None = None
@@ -492,8 +493,12 @@ class Run(Generic[R_co]):
         if not self.running and plan.flow is not self._plan.flow:
             self._plan, self._engine = plan, None
 
-    def adopt(self, snapshot: Snapshot) -> None:
-        """Use ``snapshot`` as the current state. This process has already taken the flow."""
+    def adopt(self, snapshot: Snapshot, is_claimed: Callable[[], bool]) -> None:
+        """Use ``snapshot`` as the current state. This process has already taken the flow.
+
+        ``is_claimed`` returns False once the claim has expired. From then on, the run starts no tasks.
+        """
+        self._is_claimed = is_claimed
         self._mine = snapshot.flow.state not in ENDS
         # If this run is used again later, the row may be out of date.
         self._known = False
@@ -574,6 +579,7 @@ class Run(Generic[R_co]):
         if isinstance(self._engine, WorkflowEngine) and self._engine.machine.state is not EngineState.UNDEFINED:
             self._drop_engine()
         if self._engine is None or not self._mine:
+            self._is_claimed = always
             snapshot, fresh = await self._open()
             self._mine, self._stored = fresh, True
             self._changed.notify_all()
@@ -646,6 +652,7 @@ class Run(Generic[R_co]):
         self._row = self._row._replace(error=snapshot.flow.error, parent=snapshot.flow.parent)
         self._engine = self._loader.engine(self._plan, snapshot, self, self._children)
         self._engine.changed = self._changed
+        self._engine.is_claimed = self._is_claimed
         self._engine.watchers.append(self._entered)
 
     def _entered(self, state: EngineState) -> None:

@@ -373,7 +373,7 @@ class Worker:
             if self._stopping.done():
                 await self._queue.release(job)
                 return
-            run = await self._adopt(job, snapshot)
+            run = await self._adopt(lease, snapshot)
             if run is not None:
                 await self._wait_for(lease, run)
         except ClaimLost as error:
@@ -381,13 +381,15 @@ class Worker:
         except (FlowError, JournalError) as error:
             _log.warning("job %s is unfinished and returns to the queue when its claim ends: %s", job.id, error)
 
-    async def _adopt(self, job: Job, snapshot: Snapshot | None) -> Run | None:
+    async def _adopt(self, lease: _Lease, snapshot: Snapshot | None) -> Run | None:
         """Return the run for a job's flow. If the flow cannot run, discard the job and return None."""
-        queue, row = self._queue, job.row
+        queue, job, row = self._queue, lease.job, lease.job.row
         try:
             if snapshot is None:
                 snapshot = await queue.store.adopt(row, now=queue.now())
-            return registry_of(queue.flows).adopt(self._plans[row.flow], snapshot)
+            return registry_of(queue.flows).adopt(
+                self._plans[row.flow], snapshot, lambda: not lease.lost.done() and queue.now() < lease.until
+            )
         except (ClaimLost, JournalError):
             raise
         except Exception as error:  # noqa: BLE001  # a codec may raise anything; the job stores the error

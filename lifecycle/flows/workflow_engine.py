@@ -47,7 +47,7 @@ from lifecycle.flows.records import (
 from lifecycle.flows.retries import Attempt
 from lifecycle.flows.serializers import is_large, keep
 from lifecycle.flows.states import ENDS, WORKFLOW_ENGINES, WORKFLOWS, EngineState, FlowState, StepState
-from lifecycle.flows.stores.base import cancelled, clock_of
+from lifecycle.flows.stores.base import always, cancelled, clock_of, lost
 from lifecycle.flows.workflow_log import WorkflowLog, order
 
 if TYPE_CHECKING:
@@ -146,6 +146,8 @@ class WorkflowEngine:
         self.watchers: list[Callable[[EngineState], object]] = []
         #: Called once events sent by steps have been stored.
         self.on_sent: Callable[[], object] | None = None
+        #: Returns False once this process's claim on the workflow has expired.
+        self.is_claimed: Callable[[], bool] = always
         # The stored state, and the phase.
         self.flow: Machine[FlowState] = WORKFLOWS.machine(self.id, self._records.state)
         self.machine: Machine[EngineState] = WORKFLOW_ENGINES.machine(self.id)
@@ -585,6 +587,13 @@ class WorkflowEngine:
             self._do(self._raise_unrecorded)
         if self._suspending:
             await self._wait(branch, _Wait())
+        self._check_claim()
+
+    def _check_claim(self) -> None:
+        """Stop if this process's claim on the workflow has expired, because another process may run it."""
+        if not self.is_claimed():
+            self._stop_with(lost(self.id, self._records.flow.epoch))
+            raise asyncio.CancelledError("the claim has expired")
 
     def _raise_unrecorded(self) -> None:
         raise self._records.changed("it called an operation when it ran again that it had not called before")
@@ -672,6 +681,7 @@ class WorkflowEngine:
         # Waiting for a thread does not count towards the timeout.
         await self._threads.slots.acquire()
         try:
+            self._check_claim()
             return await _limited(call, self._in_thread(partial(call.fn, *call.args, **call.kwargs)))
         finally:
             self._threads.slots.release()

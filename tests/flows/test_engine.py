@@ -6,12 +6,14 @@ import asyncio
 import contextvars
 import threading
 from contextlib import nullcontext
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lifecycle import hooks
+from lifecycle.errors import ClaimLost
 from lifecycle.flows import (
     Batch,
     Change,
@@ -26,6 +28,9 @@ from lifecycle.flows import (
     task,
     unordered,
 )
+from lifecycle.flows.client import registry_of
+from lifecycle.flows.plan import compile_flow
+from lifecycle.flows.records import FlowRow, Snapshot
 from tests.flows.numbered_flows import NumberedFlow, left_of
 
 if TYPE_CHECKING:
@@ -70,6 +75,30 @@ async def test_a_transaction_ends_only_before_a_task_starts_or_while_one_runs(
         with listening():
             await flows.start(two())
     assert store.batches == [["f RUNNING", "a RUNNING"], ["a SUCCESS", "b RUNNING"], ["b SUCCESS", "f SUCCESS"]]
+
+
+@pytest.mark.parametrize("in_thread", [True, False])
+async def test_no_task_starts_once_the_claim_on_the_flow_has_expired(in_thread: bool) -> None:
+    calls: list[str] = []
+
+    async def pay(name: str) -> None:
+        calls.append(name)
+
+    def first() -> None:
+        calls.append("first")
+
+    def second() -> None:
+        calls.append("second")
+
+    tasks: list[Any] = [first, second] if in_thread else [partial(pay, "first"), partial(pay, "second")]
+    flow = linear("f", *[task(each, name=name) for each, name in zip(tasks, "ab", strict=True)])
+    async with Flows() as flows:
+        row = FlowRow("one", "f", epoch=1, store="{}")
+        await flows.store.create(row)
+        run = registry_of(flows).adopt(compile_flow(flow), Snapshot(row, {}), lambda: not calls)
+        with pytest.raises(ClaimLost):
+            await run
+    assert calls == ["first"]
 
 
 async def test_a_receiver_can_suspend_a_flow_before_its_first_task(

@@ -35,6 +35,7 @@ __all__ = [
     "JobStore",
     "OutboxStore",
     "Store",
+    "always",
     "cancelled",
     "check_key",
     "claimed",
@@ -515,6 +516,11 @@ def is_storable(text: str) -> bool:
 def storable(text: str) -> str:
     """Return an error text with NUL and halves of surrogate pairs escaped, so that all stores can save it."""
     return text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
+
+
+def always() -> bool:
+    """Return True. Flows without a job are not claimed for a limited time."""
+    return True
 
 
 def clock_of(store: Store) -> Callable[[], float]:

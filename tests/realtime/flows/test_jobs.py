@@ -7,13 +7,14 @@ import os
 import signal
 import sqlite3
 import sys
+import time
 from contextlib import asynccontextmanager, closing, suppress
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from lifecycle.flows import Flows, JobQueue, JobState
+from lifecycle.flows import Flows, JobQueue, JobState, sleep, step, workflow
 from tests import postgres
 from tests.flows.working import working
 from tests.realtime.flows._worker import SLOW
@@ -124,6 +125,35 @@ async def test_a_process_stopped_beyond_its_lease_has_lost_job_and_flow(tmp_path
         after = await flows.store.load("one")
         assert after == before
         assert (await queue.get("one")).row.epoch >= 2
+
+
+@pytest.mark.keeps_tasks  # the timer of open Flows may look for runs when the test ends
+async def test_a_worker_that_was_frozen_beyond_its_lease_begins_no_step() -> None:
+    begun: list[str] = []
+
+    async def first() -> None:
+        begun.append("first")
+
+    async def second() -> None:
+        begun.append("second")
+        await asyncio.sleep(0.3)
+
+    @workflow
+    async def waits() -> None:
+        await step(first)
+        await sleep(0.3)
+        await step(second)
+
+    async with Flows() as flows, asyncio.timeout(LIMIT):
+        queue = JobQueue(flows)
+        job = await queue.enqueue("waits")
+        async with working(queue, waits, lease=1.2):
+            while not begun:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            time.sleep(1.4)  # the process is frozen
+            assert await job == "SUCCESS"
+    assert begun == ["first", "second"]
 
 
 async def test_a_worker_elsewhere_is_notified_of_a_new_job(tmp_path: Path) -> None:
