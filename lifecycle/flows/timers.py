@@ -175,9 +175,10 @@ class Timers:
     def pause(self, *, paused: bool) -> None:
         """Stop or start to continue flows."""
         self._paused = paused
-        for look in (self._due, self._left):
-            look.active = bool(self._silences) and not paused
-            look.ask()
+        self._due.active = self._left.active = bool(self._silences) and not paused
+        self._due.ask()
+        if self._left.active:
+            self._left.ask_in(_AGAIN)
 
     def look_again(self) -> None:
         """Look for workflows that are due."""
