@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["HttpServer"]
 
 #: The number of bytes to parse per iteration of the event loop: for all clients, and the most and the least for each.
-#: Chunks of one byte cost a thousand times as much as large chunks: these take about 40 ms.
+#: Chunks of one byte cost a thousand times as much as large chunks: `_ALL` bytes of them take about 40 ms.
 _ALL: Final = 128 * 1024
 _MOST: Final = 64 * 1024
 _LEAST: Final = 128
@@ -58,9 +58,9 @@ class HttpServer:
     """Serves aiohttp's ``server`` on listening sockets, which it owns.
 
     After connecting or receiving a response, a client has ``timeout`` seconds to send a request's headers. This
-    includes the TLS handshake. All servers together use at most half of the process's descriptors. Above the limit, the
-    client that has waited longest for a request on any of them is disconnected, so that slow clients cannot lock out
-    fast ones.
+    includes the TLS handshake. The handler limits the time for the body. All servers together use at most half of the
+    process's descriptors. Above the limit, the client of any of them whose headers or body have been awaited longest is
+    disconnected, so that slow clients cannot lock out fast ones.
 
     Args:
         server: aiohttp's server. Its handler must run inside `answering`.
@@ -99,10 +99,15 @@ class HttpServer:
         self._most = share_of_descriptors(2, least=32, most=100_000)
         #: The connected clients.
         self.clients: set[_Client] = set()
-        # When each client started to wait. All clients have the same timeout, so the first in the list expires next.
+        # Since when we have waited for each client's headers or body, longest first. All clients have the same timeout
+        # for headers, so the first client expires next.
         self._waiting: dict[_Client, float] = {}
+        self._sending: dict[_Client, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._new: set[_Client] = set()
+        # The number of clients whose bytes were parsed in the last loop iteration, the number in this iteration, and
+        # the number of bytes that may still be parsed in it.
+        self._readers, self._turns, self._left = 1, 0, _ALL
         #: True if the server is closing and should wait for clients only as long as necessary.
         self.ending = False
         #: Set while every client has sent a request.
@@ -126,20 +131,24 @@ class HttpServer:
             # Only loops with selectors have readers.
             with suppress(NotImplementedError, RuntimeError):
                 self.loop.remove_reader(each.fileno())
-        # A server that is closed drops the clients that it has accepted in the last two iterations.
-        for _ in range(3):
-            await asyncio.sleep(0)
-        for server in accepting:
-            server.close()
+        try:
+            # A server that is closed drops the clients that it has accepted in the last two iterations.
+            for _ in range(3):
+                await asyncio.sleep(0)
+        finally:
+            for server in accepting:
+                server.close()
 
     async def end(self) -> None:
         """Stop accepting clients, close the sockets, and stop waiting for rejected clients."""
-        await self.stop()
-        for each in self._sockets:
-            each.close()
-        self.ending = True
-        for client in self.clients:
-            client.hurry()
+        try:
+            await self.stop()
+        finally:
+            for each in self._sockets:
+                each.close()
+            self.ending = True
+            for client in self.clients:
+                client.hurry()
 
     async def close(self) -> None:
         """Abort all connections, after `end`."""
@@ -162,11 +171,13 @@ class HttpServer:
         assert isinstance(protocol, _Protocol), "it is made here"
         client = protocol.client
         self._got(client)
-        client.begin(request)
+        if not request.content.is_eof():
+            client.begin(request.content)
+            self._sending[client] = self.loop.time()
         try:
             yield client
         finally:
-            client.body = None
+            self.complete(client)
             if client in self.clients:
                 self._wait_for(client)
 
@@ -182,22 +193,32 @@ class HttpServer:
             here = [each for each in _servers if each.loop is self.loop]
             min(here, key=lambda each: each.waiting_since).cut_longest()
 
+    def complete(self, client: _Client) -> None:
+        """Stop waiting for a client's body, which has arrived or is not needed."""
+        client.body = None
+        self._sending.pop(client, None)
+
     def forget(self, client: _Client) -> None:
         """Remove a client that has disconnected. Calling this again does nothing."""
         self._got(client)
+        self.complete(client)
         self.clients.discard(client)
         _open.discard(client)
 
     @property
     def waiting_since(self) -> float:
-        """The time when the longest-waiting client started to wait, or infinity if no client is waiting."""
-        return next(iter(self._waiting.values()), math.inf)
+        """The time since when the server has waited for a client, or infinity if it waits for none."""
+        return min(map(_oldest, (self._waiting, self._sending)))
 
     def cut_longest(self) -> None:
-        """Disconnect the client of this server that has waited longest for a request, if any."""
-        if self._waiting:
-            client = next(iter(self._waiting))
+        """Disconnect the client whose headers or body have been awaited longest, if any."""
+        self._cut_first(min(self._waiting, self._sending, key=_oldest))
+
+    def _cut_first(self, waiting: dict[_Client, float]) -> None:
+        if waiting:
+            client = next(iter(waiting))
             self._got(client)
+            self.complete(client)
             client.cut()
 
     def _got(self, client: _Client) -> None:
@@ -218,11 +239,32 @@ class HttpServer:
         """Disconnect the clients that have not sent a request in time. A single timer serves all clients."""
         self._timer = None
         while self._waiting:
-            due = self.waiting_since + self.timeout
+            due = _oldest(self._waiting) + self.timeout
             if due > self.loop.time():
                 self._timer = self.loop.call_at(due, self._sweep)
                 return
-            self.cut_longest()
+            self._cut_first(self._waiting)
+
+    # -- turns -------------------------------------------------------------------------------------------------------
+
+    @property
+    def piece(self) -> int:
+        """The number of bytes of one client to parse next. Clients that send at the same time get equal shares."""
+        return max(_LEAST, min(_MOST, _ALL // self._readers, self._left))
+
+    def count(self, size: int) -> None:
+        """Record that ``size`` bytes of a client are parsed in this loop iteration."""
+        if not self._turns:
+            self.loop.call_soon(self._next_turn)
+        self._turns += 1
+        self._left -= size
+
+    def _next_turn(self) -> None:
+        self._readers, self._turns, self._left = self._turns, 0, _ALL
+
+
+def _oldest(waiting: dict[_Client, float]) -> float:
+    return next(iter(waiting.values()), math.inf)
 
 
 class _Client(asyncio.BufferedProtocol):
@@ -238,6 +280,8 @@ class _Client(asyncio.BufferedProtocol):
         self.transport: asyncio.Transport | None = None
         #: The task of the TLS handshake, until it has ended.
         self.handshake: asyncio.Task[None] | None = None
+        # The bytes that have arrived, until the handshake begins. None without TLS and afterwards.
+        self._early: bytes | None = None
         #: The body of the current request, its size at first, and the number of bytes received since.
         self.body: StreamReader | None = None
         self._before = self._wire = 0
@@ -247,13 +291,13 @@ class _Client(asyncio.BufferedProtocol):
 
     # -- calls from the server ---------------------------------------------------------------------------------------
 
-    def begin(self, request: web.BaseRequest) -> None:
-        """Record that the headers of ``request`` have arrived."""
-        if not request.content.is_eof():
-            self.body, self._before, self._wire = request.content, request.content.total_bytes, 0
+    def begin(self, body: StreamReader) -> None:
+        """Record that a request's headers have arrived, but not all of its ``body``."""
+        self.body, self._before, self._wire = body, body.total_bytes, 0
 
     def cut(self) -> None:
         """Abort the connection. A graceful close could be delayed indefinitely by a client that does not read."""
+        self._deaf = True
         if self.handshake is not None:
             self.handshake.cancel()
         if self.transport is not None:
@@ -270,9 +314,9 @@ class _Client(asyncio.BufferedProtocol):
         If we closed the socket while it had unread data, the client would lose the response.
         """
         transport = self.transport
-        if transport is None:
+        if transport is None or transport.is_closing():
             return
-        self._deaf, self.body = True, None
+        self._deaf = True
         self._gone = self._server.loop.create_future()
         with suppress(TimeoutError, OSError, NotImplementedError):
             transport.resume_reading()
@@ -293,49 +337,66 @@ class _Client(asyncio.BufferedProtocol):
             self._inner.connection_made(transport)
         elif not transport.is_closing():
             transport.pause_reading()
+            self._early = b""
             self.handshake = start_task(self._shake_hands(transport, self._server.context), name="TLS handshake")
 
     async def _shake_hands(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
-        server = self._server
+        server, encrypted = self._server, None
+        server.loop.call_soon(self._pass_early, transport)
         try:
             encrypted = await server.loop.start_tls(
                 transport, self, context, server_side=True, ssl_handshake_timeout=server.timeout
             )
-            assert encrypted is not None, "only a transport that is closing has none"
-        except (OSError, AssertionError):
+        except OSError:
             # A failed handshake is the client's error.
             transport.abort()
-            self.connection_lost(None)
-        except asyncio.CancelledError:
-            self.connection_lost(None)
-            raise
-        else:
-            self.transport = encrypted
-            self._inner.connection_made(encrypted)
         finally:
             self.handshake = None
+            # If the client disconnects during the handshake, asyncio returns None and uvloop a closed transport.
+            if encrypted is None or encrypted.is_closing():
+                self.connection_lost(None)
+        if encrypted is not None and self in server.clients:
+            self.transport = encrypted
+            self._inner.connection_made(encrypted)
+
+    def _pass_early(self, transport: asyncio.Transport) -> None:
+        """Pass the bytes that arrived before the handshake began to its protocol. uvloop does not pause in time."""
+        early, self._early = self._early, None
+        protocol = cast("asyncio.BufferedProtocol", transport.get_protocol())
+        if early and protocol is not self:
+            memoryview(protocol.get_buffer(len(early)))[: len(early)] = early
+            protocol.buffer_updated(len(early))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the client."""
         self.hurry()
         self._server.forget(self)
         self.transport = None
+        if self.handshake is not None:
+            self.handshake.cancel()
         self._inner.connection_lost(exc)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # the number of bytes is ours to choose
         """Return the buffer for the next bytes, which sets how many are parsed at a time."""
-        return self._server.buffer[: max(_LEAST, min(_MOST, _ALL // max(1, len(_open))))]
+        return self._server.buffer[: self._server.piece]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Parse the received bytes. Disconnect the client if its body is mostly framing, such as one-byte chunks."""
         if self._deaf:
             return
-        self._inner.data_received(bytes(self._server.buffer[:nbytes]))
-        if self.body is None or self.body.is_eof():
+        server, body = self._server, self.body
+        if self._early is not None:
+            self._early += server.buffer[:nbytes]
+            return
+        server.count(nbytes)
+        self._inner.data_received(bytes(server.buffer[:nbytes]))
+        if body is None:
             return
         self._wire += nbytes
-        if self._wire > _RATIO * (self.body.total_bytes - self._before) + _FRAMING:
-            self._server.log.info("disconnected a client whose body has more framing than content")
+        if body.is_eof():
+            server.complete(self)
+        elif self._wire > _RATIO * (body.total_bytes - self._before) + _FRAMING:
+            server.log.info("disconnected a client whose body has more framing than content")
             self.cut()
 
     def eof_received(self) -> None:

@@ -23,7 +23,7 @@ from lifecycle.sources import WebhookSource
 from lifecycle.testing import Recorder, running
 from tests.realtime.clients import requesting, response_to
 from tests.realtime.watches import LIMIT, here, watch, write
-from tests.waiting import until_blocking
+from tests.waiting import until, until_blocking
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -258,3 +258,53 @@ def test_no_request_is_refused_during_reloads_of_a_watch(watch: Any, here: Path)
         seen.seen("up\n", times=4)
     assert set(answers) == {"HTTP/1.1 202 Accepted"}, seen.everything()
     assert "did not stop in time" not in seen.err.read_text()
+
+
+class _Readerless(asyncio.SelectorEventLoop):
+    """A loop without readers and writers for the program, like the default loop on Windows."""
+
+
+def _refuse(*_: object) -> None:
+    raise NotImplementedError
+
+
+for _name in ("add_reader", "remove_reader", "add_writer", "remove_writer"):
+    setattr(_Readerless, _name, _refuse)
+
+
+@pytest.mark.parametrize("inherited", [False, True])
+def test_servers_run_on_a_loop_without_readers(inherited: bool, listening: socket.socket, handed: Any) -> None:
+    """The default loop on Windows has none."""
+    port = listening.getsockname()[1]
+    if inherited:
+        handed(listening)
+    else:
+        listening.close()
+
+    async def main() -> None:
+        async with serving(WebhookSource(port=port)) as seen, ProbeServer(port=0) as probes:
+            assert await post(port) == 202
+            async with aiohttp.ClientSession() as client, client.get(f"{probes.url}/livez") as answer:
+                assert answer.status == 200
+        assert [event.body for event in seen.events] == [b""]
+
+    with asyncio.Runner(loop_factory=_Readerless) as runner:
+        runner.run(main())
+
+
+async def test_a_hand_over_that_is_cancelled_closes_its_sockets(listening: socket.socket, handed: Any) -> None:
+    handed(listening)
+    source, router = WebhookSource(port=listening.getsockname()[1]), Router()
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir()))
+    async with source:
+        run = asyncio.create_task(source.run(router.emit))
+        await asyncio.sleep(0)
+        source.close()
+        # The source has stopped accepting clients, and waits for those that are being accepted.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        run.cancel()
+        await asyncio.wait([run])
+        assert run.cancelled()
+    await until(lambda: len(list(descriptors.iterdir())) == before)

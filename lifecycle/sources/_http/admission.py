@@ -10,9 +10,8 @@ import asyncio
 import itertools
 import secrets
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
-from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
@@ -36,17 +35,13 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 #: forgotten.
 _CLIENTS = 10_000
 
-#: The slow readers of all servers in each event loop, oldest first. They are kept together because the servers share
-#: the process's file descriptors.
-_slow_of: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[asyncio.Timeout, _Bodies]]] = WeakKeyDictionary()
-
 
 class Admission:
-    """Turns requests into events, or rejects them. Up to ``most`` clients can send a body at the same time."""
+    """Turns requests into events, or rejects them."""
 
-    def __init__(self, settings: Settings, most: int) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._bodies = _Bodies(settings.limits, most)
+        self._bodies = _Bodies(settings.limits)
         self._rates = None if settings.limits.rate is None else RateLimiter(*settings.limits.rate)
         # A prefix that makes ids unique across restarts and cheap to create.
         self._prefix = secrets.token_hex(6)
@@ -167,18 +162,15 @@ def _text(identity: object) -> str:
 class _Bodies:
     """Reads the request bodies of one server.
 
-    Each body is limited in size and time. Together, the bodies share a memory limit.
-
-    The slow clients of this server share enough memory for ``limits.pending`` full bodies. The slow clients of all
-    servers share ``most`` connections. If a shared limit is exceeded, the slow client that has been sending for the
-    longest time is refused. As a result, slow clients affect each other but not fast clients.
+    Each body is limited in size and time. Slow clients share enough memory for ``limits.pending`` full bodies. If they
+    exceed it, the client that has been sending for the longest time is refused. As a result, slow clients affect each
+    other but not fast clients. `HttpServer` limits their number.
     """
 
-    def __init__(self, limits: Limits, most: int) -> None:
+    def __init__(self, limits: Limits) -> None:
         self._limit = limits.body
         self._timeout = limits.body_timeout
         self._memory = limits.body * limits.pending
-        self._most = most
         # The number of bytes that each slow reader has buffered, oldest reader first.
         self._slow: dict[asyncio.Timeout, int] = {}
         self._held = 0
@@ -213,17 +205,11 @@ class _Bodies:
         """
         try:
             async with asyncio.timeout(self._timeout) as clock:
-                everywhere = _slow_of.setdefault(asyncio.get_running_loop(), {})
-                everywhere[clock] = self
                 self._slow[clock] = 0
-                while len(everywhere) > self._most:
-                    oldest = next(iter(everywhere))
-                    everywhere.pop(oldest).end(oldest)
                 try:
                     await _invite(request)
                     return await self._gather(request, clock)
                 finally:
-                    everywhere.pop(clock, None)
                     self._held -= self._slow.pop(clock, 0)
         except web.RequestPayloadError:
             raise Refused(400, _MALFORMED) from None
@@ -232,18 +218,17 @@ class _Bodies:
                 raise Refused.for_now(503, self._given_up) from None
             raise Refused(408, "the body took too long to arrive") from None
 
-    def end(self, clock: asyncio.Timeout) -> None:
-        """Make a reader's time limit expire now. Further calls do nothing."""
-        self._held -= self._slow.pop(clock, 0)
-        if not clock.expired():
-            clock.reschedule(0)
-
     def give_up(self, reason: str) -> None:
         """Refuse incomplete bodies with 503 and ``reason``."""
         self._given_up = reason
-        for clock in self._slow:
-            if not clock.expired():
-                clock.reschedule(0)
+        for clock in list(self._slow):
+            self._end(clock)
+
+    def _end(self, clock: asyncio.Timeout) -> None:
+        """Make a reader's time limit expire now."""
+        self._held -= self._slow.pop(clock)
+        if not clock.expired():
+            clock.reschedule(0)
 
     async def _gather(self, request: web.BaseRequest, clock: asyncio.Timeout) -> bytes:
         body = bytearray()
@@ -255,7 +240,7 @@ class _Bodies:
                 self._slow[clock] += len(chunk)
                 self._held += len(chunk)
                 while self._held > self._memory:
-                    self.end(next(iter(self._slow)))
+                    self._end(next(iter(self._slow)))
         return bytes(body)
 
     def _too_large(self) -> Refused:

@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from lifecycle import hooks
-from lifecycle._net import share_of_descriptors
 from lifecycle.errors import Dropped, JournalError, LaneFull, NotHandled
 from lifecycle.sources._http.admission import Admission
 from lifecycle.sources._http.server import Listener, Refused, json_response, problem
@@ -64,8 +63,7 @@ class WebhookServer:
     def __init__(self, source: object, settings: Settings, inbox: InboxDelivery | None) -> None:
         self._source = source
         self._settings = settings
-        # The limit on clients sending a body is the same as the limit on clients that have not sent a request yet.
-        self._admission = Admission(settings, share_of_descriptors(4, least=16, most=10_000))
+        self._admission = Admission(settings)
         self._listener = Listener(self._answer, header_timeout=settings.limits.header_timeout, refusal=self._refusal)
         self._in_flight = _InFlight()
         # An inbox has its own idempotency cache on disk.

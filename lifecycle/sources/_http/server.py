@@ -94,7 +94,13 @@ class Listener:
             context=context,
             auto_decompress=False,
         )
-        await self._server.start()
+        try:
+            await self._server.start()
+        except BaseException as error:
+            await self.aclose()
+            if isinstance(error, OSError):
+                raise _explained(error, host, port) from error
+            raise
         if found is not None or port != 0:
             return host, port
         # A host name may have several addresses. Port 0 opens a different port for each of them, and we return the
