@@ -42,14 +42,15 @@ _OTHERS = {
     "an event, a row or a number to continue after": "JobQueue.jobs(after) JobStore.rows(after) Store.changes(after)"
     " MemoryStore.changes(after) SQLStore.changes(after) Store.signals(after) MemoryStore.signals(after)"
     " SQLStore.signals(after)",
-    "a time, in stores": "Store.flows(since) MemoryStore.flows(since) SQLStore.flows(since)",
+    "a time, in stores": "Store.flows(since) MemoryStore.flows(since) SQLStore.flows(since) Store.reset_schedule(seen)"
+    " MemoryStore.reset_schedule(seen) SQLStore.reset_schedule(seen)",
     "the number of an operation": "StepFailed(step)",
     "a factor": "Backoff(jitter) Backoff(multiplier)",
     "a function, or times": "Backoff.delay(chance) Intensity.add(restarts) Intensity.exceeded(restarts)",
     "a reading in a record that the library makes": "duration waited RouteInfo(debounce) PoolStats(idle)"
     " Limits(per) PoolStats(run_p50) PoolStats(run_p95) PoolStats(saturation) PoolStats(wait_p50) PoolStats(wait_p95)",
     "implemented by users and called by the library, with seconds": "Worker.stop(timeout)",
-    "called by the library only": "PoolWorker.request_stop(timeout) VirtualLoop.jump(seconds) Watch(interval)"
+    "called by the library only": "JobQueue.give_back(seconds) PoolWorker.request_stop(timeout) VirtualLoop.jump(seconds) Watch(interval)"
     " VirtualLoop.shutdown_default_executor(timeout)",
 }
 

@@ -80,8 +80,12 @@ async def test_the_time_of_a_flow_whose_job_is_discarded_is_that_of_the_system(
         await run.suspend(cancel_after=0)
     step(HOUR)
     await queue.discard(await queue.claim(await queue.enqueue("hold", id="discarded")))
-    job = await queue.claim(await queue.enqueue("hold", id="expired"), lease=0.01)
+    job = await queue.enqueue("hold", id="expired")
     async with asyncio.timeout(LIMIT):
+        # The first claim that expires makes the job a suspect, and the second one counts.
+        for _ in range(2):
+            while await queue.claim(lease=0.01) is None:
+                await asyncio.sleep(0.01)
         assert await job == "discarded"
     for id_ in ("discarded", "expired"):
         row = (await flows.store.load(id_)).flow

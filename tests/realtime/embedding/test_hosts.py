@@ -178,8 +178,11 @@ def test_reload_of_the_host_replaces_the_workers(kind: str, start: Callable[...,
     assert "Traceback" not in host.program.text
 
 
-def test_gunicorn_replaces_a_process_that_stops_and_sigterm_ends_it(start: Callable[..., Host]) -> None:
+def test_gunicorn_replaces_a_process_that_stops_and_sigterm_ends_it(
+    start: Callable[..., Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     host = start("gunicorn")
+    monkeypatch.chdir(tmp_path)
     assert main(["ctl", "stop"]) == 0
     host.program.until("closed")
     until_blocking(host.is_green)
@@ -192,9 +195,12 @@ def test_gunicorn_replaces_a_process_that_stops_and_sigterm_ends_it(start: Calla
 
 
 @pytest.mark.parametrize("kind", FOUR)
-def test_ctl_stop_ends_one_of_two_hosts_of_one_name(kind: str, start: Callable[..., Host], tmp_path: Path) -> None:
+def test_ctl_stop_ends_one_of_two_hosts_of_one_name(
+    kind: str, start: Callable[..., Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = start(kind)
     second = start(kind)
+    monkeypatch.chdir(tmp_path)
     [name] = (path.stem for path in tmp_path.rglob("web-*.sock"))
     assert main(["ctl", "-p", name, "stop"]) == 0
     second.exit_code()

@@ -120,14 +120,17 @@ async def test_await_works_at_the_top_level(runtime: Path) -> None:
         assert await prompt.run("async with asyncio.timeout(None): print('inside')\n") == "inside\n"
 
 
-async def test_the_program_is_at_hand(runtime: Path) -> None:
+async def test_the_program_is_at_hand(runtime: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with program() as path, opened(path) as prompt:
         assert prompt.greeting["variables"] == ["asyncio", "console", "lifetime", "routers"]
         assert await prompt.run("lifetime.state().stopping, list(routers), len(console.routes())") == (
             "(False, ['main'], 1)\n"
         )
         await prompt.run("from lifecycle import Event")
-        assert await prompt.run("await (await routers['main'].emit(Event('greet/x')))") == "greeted greet/x\n"
+        assert await prompt.run("await routers['main'].dispatch(Event('greet/x'))") == "greeted greet/x\n"
+        # A lane handles the event for the program, not for the console.
+        assert await prompt.run("await (await routers['main'].emit(Event('greet/y')))") == ""
+        assert capsys.readouterr().out == "greeted greet/y\n"
 
 
 async def test_a_block_ends_at_an_empty_line_and_pasted_code_need_not(runtime: Path) -> None:

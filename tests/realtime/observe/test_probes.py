@@ -224,6 +224,6 @@ def test_after_sigterm_it_is_not_ready_and_serves_for_the_drain_delay() -> None:
         assert answer_of(f"{hook}/deploy", b"{}") == 202
         program.until("got webhook/deploy")
         assert answer_of(f"{probes}/livez") == 200
-        # The drain delay is part of the shutdown, so a second signal forces the exit as usual.
-        program.process.send_signal(signal.SIGTERM)
+        # The drain delay is part of the shutdown, so Ctrl+C forces the exit as usual.
+        program.process.send_signal(signal.SIGINT)
         program.rest(1)
