@@ -84,6 +84,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._virtual_now = then
         return True
 
+    def catch_up(self) -> None:
+        """Advance the clock to a timer that asyncio runs now, although its time is up to a nanosecond away.
+
+        Otherwise, code that waits until a time would find again and again that the time has not come.
+        """
+        timers: list[asyncio.TimerHandle] = getattr(self, "_scheduled")  # noqa: B009  # asyncio has no public name for it
+        if timers and timers[0].when() < self._virtual_now + _RESOLUTION:
+            self._virtual_now = max(self._virtual_now, timers[0].when())
+
     @property
     def busy(self) -> bool:
         """Return whether callbacks other than the running one are ready."""
@@ -101,6 +110,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._loop.catch_up()
         if timeout is None or timeout <= 0:
             return super().select(timeout)
         ready = super().select(0)

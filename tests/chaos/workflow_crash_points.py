@@ -140,12 +140,15 @@ class Life:
     async def rows(self) -> dict[str, Any]:
         """Return the stored row of each operation, by its key."""
         async with self.make_store() as store:
-            stored = [flow for flow in self.needs.signals if await store.get(flow) is not None]
-            return {
-                f"{flow}/{row.name}/{row.undone + 1}": row
-                for flow in stored
-                for row in (await store.load(flow)).steps.values()
-            }
+            return await self._rows(store)
+
+    async def _rows(self, store: Store) -> dict[str, Any]:
+        stored = [flow for flow in self.needs.signals if await store.get(flow) is not None]
+        return {
+            f"{flow}/{row.name}/{row.undone + 1}": row
+            for flow in stored
+            for row in (await store.load(flow)).steps.values()
+        }
 
     async def end(self) -> dict[str, Any]:
         """Return the state and the result of each flow, its recorded steps without times, and its signals."""
@@ -162,16 +165,15 @@ class Life:
         """Return what the flows, which must have ended, must not contain."""
         async with self.make_store() as store:
             histories = [await store.changes(flow, limit=9999) for flow in self.needs.signals]
-        known = await self.rows()
-        lines = [f"{key} is not the key of a recorded step" for key, _ in self.executed if key not in known]
-        lines += [line for changes in histories for line in histories_wrong(changes)]
-        return lines + [line for flow in self.needs.signals for line in await self._undelivered(flow)]
+            known = await self._rows(store)
+            lines = [f"{key} is not the key of a recorded step" for key, _ in self.executed if key not in known]
+            lines += [line for changes in histories for line in histories_wrong(changes)]
+            return lines + [line for flow in self.needs.signals for line in await self._undelivered(store, flow)]
 
-    async def _undelivered(self, flow: str) -> list[str]:
+    async def _undelivered(self, store: Store, flow: str) -> list[str]:
         """Return an error unless all signals were received once each, and those of the same name in order."""
-        async with self.make_store() as store:
-            rows = (await store.load(flow)).steps.values()
-            stored = [(each.name, each.data) for each in await store.signals(flow) if each.taken]
+        rows = (await store.load(flow)).steps.values()
+        stored = [(each.name, each.data) for each in await store.signals(flow) if each.taken]
         waits = [row for row in rows if row.kind == "wait" and row.state == "SUCCESS"]
         received = [(row.name.partition(" ")[2], row.result) for row in sorted(waits, key=lambda row: order(row.name))]
         found = [_by_name([each for each in signals if each[0] != CANCEL]) for signals in (stored, received)]
@@ -231,10 +233,13 @@ def in_memory() -> Callable[[], Store]:
     return lambda: store
 
 
-async def die_at_each_write(number: int, report: Report, make: Callable[[], Callable[[], Store]] = in_memory) -> None:
+async def die_at_each_write(
+    number: int, report: Report, make: Callable[[], Callable[[], Store]] = in_memory, *, every: int = 1
+) -> None:
     """Run the workflow with this number once for each of its writes, and let the process die after that write.
 
-    ``make`` returns the function that opens a new, empty store.
+    ``make`` returns the function that opens a new, empty store. If ``every`` is set, only every so many writes are
+    tried.
     """
     pause = (0.0, 0.05, 2.5)[number % 3]
     undisturbed = Life(number, make(), pause)
@@ -242,9 +247,9 @@ async def die_at_each_write(number: int, report: Report, make: Callable[[], Call
     end = await undisturbed.end()
     report.lost += [f"workflow {number}: {wrong}" for wrong in await undisturbed.wrong()]
     report.double += [f"workflow {number}: {each} ran twice" for each in _twice(undisturbed.executed)]
-    writes, died = 0, True
+    writes, died = 1 - every, True
     while died:
-        writes += 1
+        writes += every
         report.operations += 1
         life = Life(number, make(), pause)
         died = not await life.live(writes)

@@ -48,12 +48,13 @@ async def test_a_workflow_in_a_file_that_dies_after_any_write_ends_the_same(numb
 
 
 @pytest.mark.engine("postgres")
-async def test_a_workflow_in_postgres_that_dies_after_any_write_ends_the_same() -> None:
+@pytest.mark.parametrize(("number", "every"), [(1, 1), (0, 9), (2, 9), (8, 9)])
+async def test_a_workflow_in_postgres_that_dies_after_a_write_ends_the_same(number: int, every: int) -> None:
     def make() -> Callable[[], Store]:
         return partial(PostgresStore, postgres.server().cleared())
 
     report = Report()
-    await die_at_each_write(1, report, make)
+    await die_at_each_write(number, report, make, every=every)
     assert report.violations == []
     assert report.kills
 

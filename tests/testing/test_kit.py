@@ -65,6 +65,30 @@ async def test_sums_of_many_small_steps_are_exact_where_a_timer_is_due(clock: Cl
     assert 1000 <= rings < 1100
 
 
+async def test_a_timer_is_never_early_even_by_less_than_a_nanosecond(clock: Clock) -> None:
+    loop = asyncio.get_running_loop()
+    await clock.advance(37)
+    due, tries = loop.time() + 3e-14, 0
+
+    async def look() -> None:
+        # A loop that is not idle runs timers up to a nanosecond early.
+        nonlocal tries
+        tries += 1
+        assert tries < 100
+        if loop.time() < due:
+            loop.call_soon(lambda: None)
+            loop.call_later(due - loop.time(), begin)
+
+    tasks: list[asyncio.Task[None]] = []
+
+    def begin() -> None:
+        tasks.append(asyncio.create_task(look()))
+
+    begin()
+    await clock.advance(1)
+    await asyncio.gather(*tasks)
+
+
 async def test_the_clock_waits_for_threads(clock: Clock) -> None:
     gate = threading.Event()
 
