@@ -50,8 +50,8 @@ _OTHERS = {
     "a reading in a record that the library makes": "duration waited RouteInfo(debounce) PoolStats(idle)"
     " Limits(per) PoolStats(run_p50) PoolStats(run_p95) PoolStats(saturation) PoolStats(wait_p50) PoolStats(wait_p95)",
     "implemented by users and called by the library, with seconds": "Worker.stop(timeout)",
-    "called by the library only": "JobQueue.give_back(seconds) PoolWorker.request_stop(timeout) VirtualLoop.jump(seconds) Watch(interval)"
-    " VirtualLoop.shutdown_default_executor(timeout)",
+    "called by the library only": "PoolWorker.request_stop(timeout) VirtualLoop.jump(seconds) Watch(interval)"
+    " JobQueue.give_back(seconds) VirtualLoop.shutdown_default_executor(timeout)",
 }
 
 
