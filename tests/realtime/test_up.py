@@ -737,6 +737,16 @@ def test_processes_of_process_compose_run(up: Callable[..., Running], here: Path
     wait_gone(pids(text))
 
 
+@pytest.mark.xfail(strict=True, reason="lifecycle up gives no terminal to a process, and ignores is_tty with a warning")
+def test_a_process_of_process_compose_has_a_terminal_if_it_asks_for_one(up: Callable[..., Running]) -> None:
+    pytest.importorskip("yaml")
+    text = """
+        processes:
+          colours: { command: if test -t 1; then exit 0; else exit 3; fi, is_tty: true }
+    """
+    up(text, name="process-compose.yaml").rest(0)
+
+
 class TestScale:
     def test_copies_are_added_and_removed_while_the_others_continue(
         self, up: Callable[..., Running], answered: Callable[..., tuple[int, str]], tmp_path: Path
