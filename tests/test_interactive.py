@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -168,6 +169,19 @@ def test_signals_of_one_press_are_one_press() -> None:
     suspended = Part()
     assert press_at(0, 0.04, 0.08, suspend=suspended) == ([], ["shut down"])
     assert press_at(0, 0.02, 0.04, suspend=Part()) == ([], [])
+
+
+async def test_a_sigterm_right_after_ctrl_c_shuts_down_without_a_lifetime(clock: Clock) -> None:
+    part, quits = Part(), Quits()
+    with FakeSignals() as signals:
+        router = new(suspend=part, shutdown=quits, input=False)
+        async with running(router):
+            signals.send(signal.SIGINT)
+            await clock.advance(0.5)
+            signals.send(signal.SIGTERM)
+            await clock.advance(0.1)
+            assert part.calls == ["suspend"]
+            assert quits.count == 1
 
 
 async def test_a_running_command_is_cancelled_first(clock: Clock, said: Any) -> None:

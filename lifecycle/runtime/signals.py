@@ -222,10 +222,14 @@ class KeyPresses:
         # The times of the last key press and of the last signal that was not a repetition.
         self._pressed = self._last = -math.inf
 
-    def repeats(self, signum: int, now: float) -> bool:
-        """Return whether the signal repeats the previous press or request. Otherwise, record it as a new one."""
+    def repeats(self, signum: int, now: float, *, stopping: bool = False) -> bool:
+        """Return whether the signal repeats the previous press or request. Otherwise, record it as a new one.
+
+        A SIGTERM or SIGHUP repeats a request only if the program is ``stopping``. The previous signal may have been a
+        SIGINT with a different effect.
+        """
         is_press = signum == signal.SIGINT
-        repeated = now - self._pressed < _ONE_PRESS if is_press else now - self._last < _ONE_REQUEST
+        repeated = now - self._pressed < _ONE_PRESS if is_press else stopping and now - self._last < _ONE_REQUEST
         if not repeated:
             self._last = now
             self._pressed = now if is_press else self._pressed
@@ -269,7 +273,7 @@ class Escalation:
         ``routed`` is true if a running router has a route for this SIGINT. ``handled`` is true if a running router has
         a route for `InterruptEvent`.
         """
-        if self._presses.repeats(signum, now) and (stopping or signum == signal.SIGINT):
+        if self._presses.repeats(signum, now, stopping=stopping):
             return SignalAction.REPEAT
         if not stopping and now - self._last >= self._settings.reset_after - _TICK:
             self.reset()

@@ -129,7 +129,10 @@ def test_ctrl_c_right_after_sigterm_counts() -> None:
 
 def test_a_sigterm_right_after_a_captured_ctrl_c_begins_the_shutdown() -> None:
     settings = Settings(cancel_on_interrupt=False)
-    assert verdicts(settings, SIGINT, SIGTERM, SIGTERM, gap=0.01) == [CAPTURE, STOP, SignalAction.REPEAT]
+    repeat = SignalAction.REPEAT
+    assert verdicts(settings, SIGINT, SIGTERM, SIGTERM, gap=0.01) == [CAPTURE, STOP, repeat]
+    # The second SIGTERM arrives within a second of the first one, but not of the SIGINT.
+    assert verdicts(settings, SIGINT, SIGTERM, SIGTERM, gap=0.6) == [CAPTURE, STOP, repeat]
 
 
 def test_reset_begins_a_new_series() -> None:
