@@ -22,6 +22,8 @@ LifecycleError
 ├── StopTree                    raised by a child: stop its supervisors, up to the root
 ├── JournalError                a journal cannot be opened, read or written
 ├── VerificationError           a webhook's signature is missing, wrong or too old
+├── Refused                     a handler refused an HTTP request, with a status
+│   └── InvalidBody             (ValueError) the request's body cannot be parsed
 ├── PoolError
 │   ├── RemoteError             the called function raised an error in its worker process
 │   ├── RemoteTraceback         its cause: the remote traceback, as text
@@ -49,6 +51,15 @@ Each is also importable from the package that raises it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from lifecycle._durations import in_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lifecycle._durations import Duration
+
 __all__ = [
     "AmbiguousDependency",
     "BridgeError",
@@ -58,6 +69,7 @@ __all__ = [
     "FlowCancelled",
     "FlowError",
     "Interrupted",
+    "InvalidBody",
     "InvalidPattern",
     "InvalidState",
     "InvalidTopic",
@@ -73,6 +85,7 @@ __all__ = [
     "PoolClosed",
     "PoolError",
     "PoolFailed",
+    "Refused",
     "RemoteError",
     "RemoteTraceback",
     "RestartLimitReached",
@@ -187,6 +200,49 @@ class JournalError(LifecycleError):
 
 class VerificationError(LifecycleError):
     """A signature is missing, malformed, wrong or too old. The message never contains a secret."""
+
+
+class Refused(LifecycleError):
+    """Raised by a handler to refuse an HTTP request. It is logged as a warning, without a traceback.
+
+    A `WebhookSource` that waits for its handler sends ``status`` and ``reason`` to the client. A refused message of an
+    `Inbox` becomes a dead letter immediately, unless ``retry_after`` is given.
+
+    Args:
+        status: The status of the response, from 400 to 599.
+        reason: The reason, which the client receives.
+        retry_after: After how many seconds the client may try again.
+        headers: Further headers of the response.
+
+    Raises:
+        ValueError: if ``status`` is not a status for errors, or ``retry_after`` is negative.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        *,
+        retry_after: Duration | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, reason)
+        if not 400 <= status <= 599:  # noqa: PLR2004  # the statuses for errors
+            raise ValueError(f"status={status!r} is not a status for errors; use 400 to 599, such as 400 or 422")
+        self.status: int = status
+        self.reason: str = reason
+        self.retry_after: float | None = None
+        self.headers: dict[str, str] = dict(headers or {})
+        if retry_after is not None:
+            self.retry_after = in_seconds("retry_after", retry_after, least=0, finite=True)
+            self.headers["Retry-After"] = str(max(1, -int(-self.retry_after // 1)))
+
+    def __str__(self) -> str:
+        return f"{self.status}, {self.reason}"
+
+
+class InvalidBody(Refused, ValueError):
+    """The body of a request cannot be parsed. `WebhookEvent.json` raises this, with status 400."""
 
 
 class PoolError(LifecycleError):

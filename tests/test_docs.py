@@ -241,7 +241,7 @@ PROGRAMS = {
     "docs/howto/prompt.md": {"chat.py", "counter.py", "release.py"},
     "docs/howto/debounce.md": {"build.py"},
     "docs/howto/steer.md": {"shop.py"},
-    "docs/howto/webhook.md": {"daemon.py"},
+    "docs/howto/webhook.md": {"daemon.py", "shop.py"},
     "docs/howto/jobs.md": {"jobs.py", "outbox.py"},
     # The programs on this page run in tests/testing/test_plugins.py.
     "docs/howto/testing.md": {"test_app.py", "test_events.py"},
@@ -381,6 +381,17 @@ def test_the_daemon_of_the_how_to_handles_a_signed_webhook(start: Callable[..., 
     assert post(port, "/deploy", b"main", "guess") == 401
     assert post(port, "/deploy", b"main", "hush") == 202
     program.until("deploying main attempt 1")
+    program.stop()
+
+
+def test_the_shop_of_the_how_to_answers_with_a_result(start: Callable[..., Running]) -> None:
+    port = free_port()
+    program = start(
+        versions(ROOT / "docs/howto/webhook.md", "shop.py")[0].replace("9000", str(port)), WEBHOOK_SECRET="hush"
+    )
+    connect(port)
+    orders = [b'{"item": "tea"}'] * 4 + [b'{"item": "rum"}', b"tea"]
+    assert [post(port, "/order", order, "hush") for order in orders] == [200, 200, 200, 409, 404, 400]
     program.stop()
 
 

@@ -59,9 +59,10 @@ def delivery() -> Delivery:
 class Delivery:
     """The delivery of one event. Await it to wait until the handler has finished.
 
-    Awaiting a delivery returns None once the handler has returned. If the handler failed, it raises the handler's
-    error. If the event was not handled or was dropped, it raises `NotHandled` or `Dropped`. If a debounce merged the
-    event into another one, the delivery ends when the merged call ends. Several tasks can await the same delivery.
+    Awaiting a delivery returns the handler's value once the handler has returned. If the handler failed, it raises the
+    handler's error. If the event was not handled or was dropped, it raises `NotHandled` or `Dropped`. If a debounce
+    merged the event into another one, the delivery ends when the merged call ends. Several tasks can await the same
+    delivery.
 
     A handler that awaits a delivery which its own lane can only handle afterwards would wait for itself, directly or
     through other lanes. Awaiting then raises `LifecycleError`, and the event is still handled.
@@ -72,6 +73,7 @@ class Delivery:
         "_error",
         "_into",
         "_traceback",
+        "_value",
         "_waiters",
         "attempt",
         "event",
@@ -84,6 +86,8 @@ class Delivery:
 
     # The error's traceback at the time the delivery ended. It is set together with the error.
     _traceback: TracebackType | None
+    # The handler's value. It is set when the delivery ends.
+    _value: Any
 
     def __init__(
         self,
@@ -115,7 +119,7 @@ class Delivery:
         state = "pending" if not self.done else f"failed: {self.error!r}" if self.error else "delivered"
         return f"<Delivery {self.id} of {self.event!r}: {state}>"
 
-    def __await__(self) -> Generator[asyncio.Future[None], None, None]:
+    def __await__(self) -> Generator[asyncio.Future[None], None, Any]:
         last = self._last()
         if not last._done:  # noqa: SLF001  # merged deliveries are of this class
             home = current_lane.get()
@@ -127,6 +131,7 @@ class Delivery:
             # Use the saved traceback. Otherwise, every task that awaits this delivery would add frames to the error's
             # traceback.
             raise last._error.with_traceback(last._traceback)  # noqa: SLF001
+        return last._value  # noqa: SLF001
 
     @property
     def into(self) -> Delivery | None:
@@ -174,9 +179,10 @@ class Delivery:
                 waiters.remove(waiter)
             raise
 
-    def end(self, error: BaseException | None = None) -> None:
-        """End the delivery, with ``error`` if it failed. The dispatcher calls this exactly once."""
+    def end(self, error: BaseException | None = None, value: Any = None) -> None:
+        """End the delivery, with ``error`` or the handler's ``value``. The dispatcher calls this exactly once."""
         self._done = True
+        self._value = value
         if error is not None:
             self._error, self._traceback = error, error.__traceback__
         if self.parent is not None:
@@ -230,8 +236,8 @@ class Begun(Delivery):
         work, self._work = self._work, None
         return work
 
-    def end(self, error: BaseException | None = None) -> None:
+    def end(self, error: BaseException | None = None, value: Any = None) -> None:
         """End the delivery. A coroutine that was never awaited is closed."""
         if inspect.iscoroutine(self._work):
             self._work.close()
-        super().end(error)
+        super().end(error, value)

@@ -22,7 +22,7 @@ from lifecycle.control.keyed_lanes import KeyedLane, check_key
 from lifecycle.control.lanes import Lane
 from lifecycle.control.patterns import Pattern
 from lifecycle.control.routing import Busy, Route
-from lifecycle.errors import Dropped, InvalidTopic, LaneFull, LifecycleError, NotHandled, UsageError
+from lifecycle.errors import Dropped, InvalidTopic, LaneFull, LifecycleError, NotHandled, Refused, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Hashable, Iterator, Sequence
@@ -432,6 +432,8 @@ class Dispatcher:
             self.report.end_failed(delivery, route, _stray(route, error))
         elif isinstance(error, UsageError) and not route.is_tap:
             self.report.end_misused(delivery, route, error)
+        elif isinstance(error, Refused):
+            self.report.end_declined(delivery, route, error)
         else:
             self.report.end_failed(delivery, route, error)
 
@@ -654,6 +656,13 @@ class Reporter:
         if command is not None and "usage:" not in text:
             text += f"; usage: {command.usage}" if command.usage else f"; {command.name}: {command.help}".rstrip(": ")
         _log.warning("%s", text)
+        delivery.end(error)
+        self.announce_finished(delivery, route, asyncio.get_running_loop().time())
+
+    def end_declined(self, delivery: Delivery, route: Route, error: Refused) -> None:
+        """End the delivery of a request that its handler refused. This is not a failure of the handler."""
+        route.handled += 1
+        _log.warning("%s refused %s: %s (route %r)", name_of(route.handler), delivery.event.topic, error, route.text)
         delivery.end(error)
         self.announce_finished(delivery, route, asyncio.get_running_loop().time())
 

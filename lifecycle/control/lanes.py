@@ -316,7 +316,7 @@ class Lane:
                 enter(delivery)
                 began = report.announce_started(delivery, route) if started or finished or ended else None
                 try:
-                    await route.call(delivery.event)
+                    value = await route.call(delivery.event)
                 except asyncio.CancelledError as error:
                     if self._was_requested(delivery, task):
                         raise
@@ -328,7 +328,7 @@ class Lane:
                     raise
                 else:
                     route.handled += 1
-                    delivery.end()
+                    delivery.end(None, value)
                     # Check again, because receivers may have connected or disconnected while the handler was running.
                     if finished or ended:
                         report.announce_finished(delivery, route, began)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from lifecycle._durations import in_seconds
 from lifecycle._util import name_of
 from lifecycle.control.routing import as_async, returns_middleware
-from lifecycle.errors import NotHandled
+from lifecycle.errors import NotHandled, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -36,22 +36,23 @@ def once(handler: Callable[[_E], Any]) -> _Wrapped[_E]:
     ran = False
 
     @functools.wraps(handler, updated=())
-    async def run_once(event: Any) -> None:
+    async def run_once(event: Any) -> Any:
         nonlocal ran
-        if not ran:
-            ran = True
-            try:
-                await call(event)
-            except BaseException:
-                ran = False
-                raise
+        if ran:
+            return None
+        ran = True
+        try:
+            return await call(event)
+        except BaseException:
+            ran = False
+            raise
 
     return run_once
 
 
 @returns_middleware
 def recover(on_error: Callable[[Any, Exception], Any] | None = None) -> Wrapper:
-    """Catch every `Exception` except `NotHandled`.
+    """Catch every `Exception` except `NotHandled` and `Refused`.
 
     Args:
         on_error: Called as ``on_error(event, error)``, async or plain. By default, the error is logged.
@@ -62,16 +63,17 @@ def recover(on_error: Callable[[Any, Exception], Any] | None = None) -> Wrapper:
         call = as_async(handler)
 
         @functools.wraps(handler, updated=())
-        async def recovered(event: Any) -> None:
+        async def recovered(event: Any) -> Any:
             try:
-                await call(event)
-            except NotHandled:
+                return await call(event)
+            except (NotHandled, Refused):
                 raise
             except Exception as error:  # noqa: BLE001  # its purpose is to catch every error
                 if react is None:
                     _log.exception("%s failed on %s; recovered", name_of(handler), event.topic)
                 else:
                     await react((event, error))
+                return None
 
         return recovered
 
@@ -93,18 +95,22 @@ def log(logger: logging.Logger | None = None, level: int = logging.INFO) -> Wrap
         name = name_of(handler)
 
         @functools.wraps(handler, updated=())
-        async def logged(event: Any) -> None:
+        async def logged(event: Any) -> Any:
             out.log(level, "%s started on %s", name, event.topic)
             began = time.perf_counter()
             try:
-                await call(event)
+                value = await call(event)
             except NotHandled as passed:
                 out.debug("%s passed %s on: %s", name, event.topic, passed)
+                raise
+            except Refused as refusal:
+                out.log(level, "%s refused %s: %s", name, event.topic, refusal)
                 raise
             except Exception:
                 out.exception("%s failed on %s after %.3f s", name, event.topic, time.perf_counter() - began)
                 raise
             out.log(level, "%s finished on %s after %.3f s", name, event.topic, time.perf_counter() - began)
+            return value
 
         return logged
 
@@ -124,9 +130,9 @@ def timeout(seconds: Duration) -> Wrapper:
         call = as_async(handler)
 
         @functools.wraps(handler, updated=())
-        async def limited(event: Any) -> None:
+        async def limited(event: Any) -> Any:
             async with asyncio.timeout(limit):
-                await call(event)
+                return await call(event)
 
         return limited
 

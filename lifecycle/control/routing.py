@@ -209,10 +209,9 @@ def _awaiting(handler: Handler) -> AsyncHandler:
     """Wrap a plain function in an async function, which awaits the result if it is awaitable."""
 
     @functools.wraps(handler, updated=())
-    async def call(event: Any) -> None:
+    async def call(event: Any) -> Any:
         result = handler(event)
-        if result is not None and inspect.isawaitable(result):
-            await result
+        return await result if result is not None and inspect.isawaitable(result) else result
 
     return call
 

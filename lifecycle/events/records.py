@@ -201,11 +201,18 @@ class WebhookEvent:
         """Return the body as JSON.
 
         Raises:
-            ValueError: if the body is not JSON.
+            InvalidBody: if the body is not JSON. This is a `ValueError`. If the handler does not catch it, and the
+                sender waits for the handler, the sender gets 400.
         """
         import json
 
-        return json.loads(self.body)
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError) as error:
+            from lifecycle.errors import InvalidBody
+
+            reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+            raise InvalidBody(400, f"the body is not JSON: {reason}") from None
 
 
 #: The maximum numbers of segments and of characters that may follow ``status/`` in a valid topic.

@@ -9,7 +9,7 @@ from lifecycle._lazy import lazy_names
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "lifecycle.errors": "SourceClosed SourceFailed VerificationError",
+        "lifecycle.errors": "InvalidBody Refused SourceClosed SourceFailed VerificationError",
         ".base": "BaseSource",
         ".files": "DEFAULT_IGNORES FileWatchSource",
         ".health": "HealthCheckSource",

@@ -1,3 +1,5 @@
+from lifecycle.errors import InvalidBody as InvalidBody
+from lifecycle.errors import Refused as Refused
 from lifecycle.errors import SourceClosed as SourceClosed
 from lifecycle.errors import SourceFailed as SourceFailed
 from lifecycle.errors import VerificationError as VerificationError

@@ -21,7 +21,7 @@ from lifecycle._async import start_task
 from lifecycle._durations import duration, store_seconds
 from lifecycle.backoff import Backoff
 from lifecycle.control.deliveries import emits_stored
-from lifecycle.errors import Dropped, JournalError, NotHandled
+from lifecycle.errors import Dropped, JournalError, NotHandled, Refused
 from lifecycle.journal.queues import CachedCounts
 from lifecycle.sources._inbox_store import InboxStore, Message, stored_error
 
@@ -350,7 +350,7 @@ class InboxDelivery:
             self._done.append(message.id)
             if self._writing is None:
                 self._writing = start_task(self._write_done(), name="inbox messages done")
-        elif isinstance(error, NotHandled) or message.failures + 1 >= self._inbox.max_attempts:
+        elif _is_final(error) or message.failures + 1 >= self._inbox.max_attempts:
             _log.error("%s in the inbox is now a dead letter: %s", message.event.topic, stored_error(error))
             await self._write(lambda store: store.discard(message.id, stored_error(error)))
         else:
@@ -395,3 +395,8 @@ class InboxDelivery:
         if not self._in_trouble:
             self._in_trouble = True
             _log.error("%s", error)
+
+
+def _is_final(error: BaseException) -> bool:
+    """Return whether another attempt would end with the same error."""
+    return isinstance(error, NotHandled) or (isinstance(error, Refused) and error.retry_after is None)

@@ -69,16 +69,18 @@ class WebhookSource:
         dedupe: How long, in seconds, to remember the delivery id that the verifier returns (for Stripe and Slack, the
             signed time and body). A repeated request gets the same response as the first one and is not delivered
             again, unless the first response was an error. While the handler of the first request is still running, the
-            repeated request waits for it. Up to 65,536 ids are kept in memory. 0 turns this off. An inbox has its own
-            setting.
+            repeated request waits for it. Up to 65,536 ids and 64 MiB of results are kept in memory. 0 turns this off.
+            An inbox has its own setting.
         answer: With ``"accepted"``, the response is 202 and is sent as soon as the event is accepted. With
-            ``"handled"``, it is sent once the handler has finished: 200 if it returned, 500 if it raised an error, or
-            504 if it exceeds ``limits.answer_timeout``. Many senders time out after ten seconds and send the request
-            again.
+            ``"handled"``, it is sent once the handler has finished: 200 if it returned, the status of a `Refused` or
+            `InvalidBody` that it raised, 500 if it raised any other error, or 504 if it exceeds
+            ``limits.answer_timeout``. With ``"result"``, the handler's value is the body: bytes, text, or anything that
+            ``json.dumps`` accepts. If the value is None, the response is 204. Many senders time out after ten seconds
+            and send the request again.
 
     Raises:
         ValueError: if ``host`` is not a loopback address and ``verify`` is missing, if paths or methods cannot be
-            served, or if ``answer="handled"`` is combined with an inbox, which retries failed events.
+            served, or if ``answer="handled"`` or ``"result"`` is combined with an inbox, which retries failed events.
         TypeError: if ``inbox`` is not an `Inbox`.
     """
 
@@ -94,7 +96,7 @@ class WebhookSource:
         inbox: Inbox | None = None,
         ssl_context: ssl.SSLContext | None = None,
         dedupe: Duration = 600.0,
-        answer: Literal["accepted", "handled"] = "accepted",
+        answer: Literal["accepted", "handled", "result"] = "accepted",
     ) -> None:
         if verify is None and not is_local(host):
             raise ValueError(
@@ -112,7 +114,7 @@ class WebhookSource:
             methods=checked_methods(methods),
             limits=limits,
             dedupe=in_seconds("dedupe", dedupe, least=0, finite=True),
-            handled=_waits(answer, inbox),
+            answer=_checked_answer(answer, inbox),
             credential_header=getattr(verify, "credential_header", ""),
             replay_key=getattr(verify, "replay_key", None),
         )
@@ -248,12 +250,14 @@ def _delivery_of(inbox: Inbox | None) -> InboxDelivery | None:
     return InboxDelivery(inbox)
 
 
-def _waits(answer: str, inbox: Inbox | None) -> bool:
-    if answer not in ("accepted", "handled"):
-        raise ValueError(f"answer={answer!r} is unknown; use 'accepted' or 'handled'")
-    if answer == "handled" and inbox is not None:
+def _checked_answer(
+    answer: Literal["accepted", "handled", "result"], inbox: Inbox | None
+) -> Literal["accepted", "handled", "result"]:
+    if answer not in ("accepted", "handled", "result"):
+        raise ValueError(f"answer={answer!r} is unknown; use 'accepted', 'handled' or 'result'")
+    if answer != "accepted" and inbox is not None:
         raise ValueError(
-            "answer='handled' and an inbox cannot be combined, because an inbox responds before the event is "
+            f"answer={answer!r} and an inbox cannot be combined, because an inbox responds before the event is "
             "handled; leave one of them out"
         )
-    return answer == "handled"
+    return answer

@@ -7,7 +7,8 @@ import socket
 import pytest
 from multidict import CIMultiDict
 
-from lifecycle.observe.http.guard import HEADERS, Guard, Refused, generate_token
+from lifecycle.errors import Refused
+from lifecycle.observe.http.guard import HEADERS, Guard, generate_token
 
 TOKEN = "a-token-of-a-user"
 RIGHT = ("Authorization", f"Bearer {TOKEN}")

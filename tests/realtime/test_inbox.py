@@ -16,7 +16,7 @@ import pytest
 
 from lifecycle import Backoff, Dropped, NotHandled, Router, SuspendHandler, WebhookEvent, delivery
 from lifecycle.cli import main
-from lifecycle.errors import SourceFailed
+from lifecycle.errors import Refused, SourceFailed
 from lifecycle.journal.database import FileLock
 from lifecycle.sources import GitHub, Inbox, Limits, Slack, Stripe, WebhookSource
 from lifecycle.sources._inbox_store import WEBHOOKS, packed, unpacked
@@ -299,6 +299,18 @@ async def test_an_event_that_fails_once_is_handled_by_the_retry(path: Path) -> N
         await until(lambda: len(receiver.seen) == 3)
         await receiver.until_empty()
     assert receiver.seen == [("one", 1), ("one", 2), ("one", 3)]
+
+
+@pytest.mark.parametrize(("options", "attempts"), [({}, 1), ({"retry_after": 1}, 3)])
+async def test_a_refused_message_is_retried_only_if_that_can_help(path: Path, options: Any, attempts: int) -> None:
+    async def handle(_receiver: Receiver, _event: WebhookEvent) -> None:
+        raise Refused(409, "not now", **options)
+
+    async with receiving(path, handle, max_attempts=3) as receiver:
+        assert await receiver.send("one") == 202
+        await until(lambda: [entry.dead for entry in entries(path)] == [True])
+    assert len(receiver.seen) == attempts
+    assert entries(path)[0].error == "Refused: 409, not now"
 
 
 async def test_an_event_without_a_route_is_a_dead_letter_at_once(path: Path) -> None:

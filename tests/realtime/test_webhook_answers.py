@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from lifecycle.control import Router
+from lifecycle import hooks
+from lifecycle.control import Router, log, recover
 from lifecycle.errors import NotHandled
-from lifecycle.sources import GitHub, Inbox, Limits, WebhookSource
+from lifecycle.sources import GitHub, Inbox, Limits, Refused, WebhookSource
 from lifecycle.testing import running
 from tests.realtime.test_webhook import SECRET, serving, signature
 from tests.waiting import until
@@ -169,8 +170,116 @@ async def test_a_request_whose_handler_outlasts_the_receiver_gets_504(
         handler.go.set()
 
 
+@pytest.mark.parametrize("answer", ["handled", "result"])
+async def test_a_handler_refuses_a_request_without_a_traceback(answer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    refused: list[tuple[int, str]] = []
+    failed: list[object] = []
+
+    @hooks.webhook_refused.connect
+    def note(_: object, status: int, reason: str) -> None:
+        refused.append((status, reason))
+
+    @hooks.handler_failed.connect
+    def note_failure(_: object, error: object, **__: object) -> None:
+        failed.append(error)
+
+    async def handle(event: WebhookEvent) -> None:
+        if event.path == "/busy":
+            raise Refused(429, "the shop is closed", retry_after=90)
+        raise Refused(422, "the order has no items")
+
+    async with serving(handle=recover()(log()(handle)), answer=answer) as served:
+        assert (await served.send())[:2] == (422, {"error": "the order has no items"})
+        status, data, headers = await served.send("/busy")
+        assert (status, data, headers["Retry-After"]) == (429, {"error": "the shop is closed"}, "90")
+        state = served.router.state()
+    assert refused == [(422, "the order has no items"), (429, "the shop is closed")]
+    assert failed == []
+    assert (state.handled, state.failed) == (2, 0)
+    assert "handle refused webhook/deploy: 422, the order has no items" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("body", [b"{", b"\xff", b"[" * 100_000])
+async def test_a_body_that_is_not_json_is_400(body: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    def handle(event: WebhookEvent) -> None:
+        event.json()
+
+    async with serving(handle=handle, **HANDLED) as served:
+        status, data, _ = await served.send(body=body)
+    assert status == 400
+    assert data["error"].startswith("the body is not JSON: ")
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("value", "status", "kind", "body"),
+    [
+        (b"\x00\xff", 200, "application/octet-stream", b"\x00\xff"),
+        ("grüße", 200, "text/plain; charset=utf-8", "grüße".encode()),
+        ({"n": [1, None]}, 200, "application/json", b'{"n": [1, null]}'),
+        (0, 200, "application/json", b"0"),
+        (None, 204, None, b""),
+        ({1, 2}, 500, "application/json", b'{"error": "the handler\'s result cannot be sent"}'),
+        (float("nan"), 500, "application/json", b'{"error": "the handler\'s result cannot be sent"}'),
+    ],
+)
+async def test_the_handlers_value_is_the_body(
+    value: object, status: int, kind: str | None, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handle(_: WebhookEvent) -> object:
+        return value
+
+    async with (
+        serving(handle=handle, answer="result") as served,
+        aiohttp.ClientSession() as client,
+        client.post(served.source.url + "/deploy") as answer,
+    ):
+        assert (answer.status, answer.headers.get("Content-Type"), await answer.read()) == (status, kind, body)
+    assert (f"returned a {type(value).__name__}, which cannot be sent" in caplog.text) is (status == 500)
+
+
+async def test_a_repeated_request_gets_the_same_result() -> None:
+    calls = 0
+
+    async def handle(_: WebhookEvent) -> dict[str, int]:
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(0.01)
+        return {"calls": calls}
+
+    headers = signature(b"") | {"X-GitHub-Delivery": "one"}
+    async with serving(handle=handle, verify=GitHub(SECRET), answer="result") as served:
+        together = await asyncio.gather(*(served.send(headers=headers) for _ in range(3)))
+        assert [each[:2] for each in [*together, await served.send(headers=headers)]] == [(200, {"calls": 1})] * 4
+
+
+async def test_results_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lifecycle.sources._http.requests._MOST_BYTES", 1000)
+    calls = 0
+
+    async def handle(_: WebhookEvent) -> str:
+        nonlocal calls
+        calls += 1
+        return '"' + "x" * 398 + '"'
+
+    async def send(name: str) -> int:
+        return (await served.send(headers=signature(b"") | {"X-GitHub-Delivery": name}))[0]
+
+    async with serving(handle=handle, verify=GitHub(SECRET), answer="result") as served:
+        assert [await send(name) for name in ("a", "b", "c", "b", "c", "a")] == [200] * 6
+    # The result of "a" was forgotten when that of "c" arrived.
+    assert calls == 4
+
+
+@pytest.mark.parametrize("status", [0, 200, 302, 600])
+def test_a_refusal_needs_a_status_for_errors(status: int) -> None:
+    with pytest.raises(ValueError, match=f"status={status} is not a status for errors; use 400 to 599"):
+        Refused(status, "no")
+
+
 def test_invalid_answers_raise(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="answer='later' is unknown; use 'accepted' or 'handled'"):
+    with pytest.raises(ValueError, match="answer='later' is unknown; use 'accepted', 'handled' or 'result'"):
         WebhookSource(answer="later")  # type: ignore[arg-type]  # the mistake under test
     with pytest.raises(ValueError, match="leave one of them out"):
         WebhookSource(answer="handled", inbox=Inbox(tmp_path / "app.db"))

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from lifecycle._net import peer
-from lifecycle.errors import FlowError, InvalidPattern, JournalError
+from lifecycle.errors import FlowError, InvalidPattern, JournalError, Refused
 from lifecycle.observe.console import TooMany
-from lifecycle.observe.http.guard import Refused
 from lifecycle.observe.http.server import (
     errors_as_json,
     event,

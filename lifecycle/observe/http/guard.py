@@ -13,13 +13,14 @@ import secrets
 from typing import TYPE_CHECKING
 
 from lifecycle._net import OwnNames
+from lifecycle.errors import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
     from multidict import MultiMapping
 
-__all__ = ["HEADERS", "Guard", "Refused", "generate_token"]
+__all__ = ["HEADERS", "Guard", "generate_token"]
 
 #: Headers for every response. They forbid content from other origins, inline content, frames, referrers and caching.
 HEADERS: Mapping[str, str] = {
@@ -40,15 +41,6 @@ HEADERS: Mapping[str, str] = {
 
 _READING = ("GET", "HEAD")
 _SCHEME = "bearer"
-
-
-class Refused(Exception):  # this becomes a response, and is not a program error
-    """Raised to end a request with ``status``. ``reason`` is shown to the person who sent the request."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(status, reason)
-        self.status: int = status
-        self.reason: str = reason
 
 
 class Guard:

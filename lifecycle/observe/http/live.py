@@ -25,8 +25,9 @@ from lifecycle._async import shield, start_task
 from lifecycle._text import component_name
 from lifecycle.control.router import Router
 from lifecycle.control.source_runner import source_name
+from lifecycle.errors import Refused
 from lifecycle.observe.http.api import SharedMessages, api_routes
-from lifecycle.observe.http.guard import HEADERS, Guard, Refused
+from lifecycle.observe.http.guard import HEADERS, Guard
 from lifecycle.observe.http.server import errors_as_json, event, problem, stream
 from lifecycle.observe.watching import router_ids
 

@@ -16,8 +16,8 @@ from aiohttp import web
 
 from lifecycle._async import start_task
 from lifecycle._http import HttpServer
+from lifecycle.errors import Refused
 from lifecycle.observe.console import TooMany
-from lifecycle.observe.http.guard import Refused
 
 if TYPE_CHECKING:
     import socket

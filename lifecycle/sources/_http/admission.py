@@ -15,9 +15,8 @@ from urllib.parse import parse_qsl
 
 from aiohttp import web
 
-from lifecycle.errors import VerificationError
+from lifecycle.errors import Refused, VerificationError
 from lifecycle.events import WebhookEvent
-from lifecycle.sources._http.server import Refused
 from lifecycle.sources._http.settings import decoded
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class Admission:
         if self._rates is not None:
             wait = self._rates.wait(request.remote or "", asyncio.get_running_loop().time())
             if wait > 0:
-                raise Refused.for_now(429, "too many requests", after=wait)
+                raise Refused(429, "too many requests", retry_after=wait)
         return path
 
     def give_up(self, reason: str) -> None:
@@ -215,7 +214,7 @@ class _Bodies:
             raise Refused(400, _MALFORMED) from None
         except TimeoutError:
             if self._given_up:
-                raise Refused.for_now(503, self._given_up) from None
+                raise Refused(503, self._given_up, retry_after=1) from None
             raise Refused(408, "the body took too long to arrive") from None
 
     def give_up(self, reason: str) -> None:

@@ -7,14 +7,15 @@ finished, or stores it in an inbox. It needs aiohttp, so it is imported only whe
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lifecycle import hooks
-from lifecycle.errors import Dropped, JournalError, LaneFull, NotHandled
+from lifecycle.errors import Dropped, JournalError, LaneFull, NotHandled, Refused
 from lifecycle.sources._http.admission import Admission
-from lifecycle.sources._http.server import Listener, Refused, json_response, problem
+from lifecycle.sources._http.server import Listener, json_response, problem, response
 
 if TYPE_CHECKING:
     import ssl
@@ -35,7 +36,7 @@ _log = logging.getLogger("lifecycle.sources")
 _SUSPENDED = "the receiver is suspended"
 _STOPPING = "the receiver is stopping"
 
-#: The body of the response to an accepted request.
+#: The body of the response to a request without a result.
 _ACCEPTED = '{"id": %s, "topic": %s}'
 
 #: The status of a response that is sent while the handler is still running.
@@ -54,6 +55,37 @@ _LAST_GRACE = 0.3
 _MOST_KEYS = 65_536
 
 
+#: The maximum number of bytes of results in the idempotency cache.
+_MOST_BYTES = 64 * 1024 * 1024
+
+
+class Answer(NamedTuple):
+    """The response to an accepted request. If it has no content type, its body is the request's id and topic."""
+
+    status: int
+    body: bytes = b""
+    content_type: str | None = None
+
+
+_ACCEPTED_ANSWER: Final = Answer(202)
+_HANDLED_ANSWER: Final = Answer(200)
+
+
+def _answer_of(value: object) -> Answer:
+    """Return the response with a handler's value as its body: bytes, text, or anything else as JSON.
+
+    Raises:
+        TypeError: if ``value`` cannot be converted to JSON. `ValueError` and `RecursionError` mean the same.
+    """
+    if value is None:
+        return Answer(204, content_type="")
+    if isinstance(value, bytes | bytearray):
+        return Answer(200, bytes(value), "application/octet-stream")
+    if isinstance(value, str):
+        return Answer(200, value.encode(), "text/plain; charset=utf-8")
+    return Answer(200, json.dumps(value, allow_nan=False).encode(), "application/json")
+
+
 class WebhookServer:
     """Listens, and responds to a request once its event is in its lane, has been handled, or is stored in ``inbox``.
 
@@ -68,7 +100,7 @@ class WebhookServer:
         self._in_flight = _InFlight()
         # An inbox has its own idempotency cache on disk.
         self._inbox = inbox
-        self._cache = _IdempotencyCache(settings.dedupe) if inbox is None and settings.dedupe else None
+        self._cache = _IdempotencyCache(settings.dedupe)
         # The number of requests that are being written to the inbox. They are never cancelled, because a cancelled
         # request could be both refused and stored.
         self._storing = 0
@@ -136,91 +168,90 @@ class WebhookServer:
             if not complete:
                 # Other requests may have taken the space while the body arrived.
                 self._require_space()
-            await (self._hand_over(event, key) if self._inbox is None else self._store(self._inbox, event, key))
+            answer = await (self._hand_over(event, key) if self._inbox is None else self._store(event, key))
         except Refused as refusal:
             return self._refuse(request, refusal)
         except ConnectionError:
             _log.debug("a client disconnected during a request")
             return problem(400, "the request is incomplete")
         else:
-            return json_response(200 if self._settings.handled else 202, _ACCEPTED, event.id, event.topic)
+            if answer.content_type is not None:
+                return response(answer.status, answer.body, answer.content_type)
+            return json_response(answer.status, _ACCEPTED, event.id, event.topic)
         finally:
             self._in_flight.end()
 
     def _require_open(self) -> None:
         if self._stopping or self.suspended:
-            raise Refused.for_now(503, _STOPPING if self._stopping else _SUSPENDED)
+            raise Refused(503, _STOPPING if self._stopping else _SUSPENDED, retry_after=1)
 
     def _require_space(self) -> None:
         stored = 0 if self._inbox is None else self._inbox.waiting + self._storing
         if self._in_flight.pending + stored >= self._settings.limits.pending:
-            raise Refused.for_now(429, "too many requests are waiting to be handled")
+            raise Refused(429, "too many requests are waiting to be handled", retry_after=1)
 
-    async def _store(self, inbox: InboxDelivery, event: WebhookEvent, key: str) -> None:
+    async def _store(self, event: WebhookEvent, key: str) -> Answer:
         """Store the event on disk."""
+        assert self._inbox is not None, "the caller has checked it"
         self._storing += 1
         try:
-            await inbox.accept(event, key)
+            await self._inbox.accept(event, key)
         except JournalError:
-            raise Refused.for_now(503, "the request cannot be stored at the moment") from None
+            raise Refused(503, "the request cannot be stored at the moment", retry_after=1) from None
         finally:
             self._storing -= 1
+        return _ACCEPTED_ANSWER
 
-    async def _hand_over(self, event: WebhookEvent, key: str) -> None:
+    async def _hand_over(self, event: WebhookEvent, key: str) -> Answer:
         """Wait until the event is in its lane or, if configured, has been handled."""
         in_flight, task = self._in_flight, _this_task()
         in_flight.begin_waiting(task)
         try:
-            if key and self._cache is not None:
-                await self._deliver_once(self._cache, event, key)
-            else:
-                delivery = await self._emitted(event)
-                if self._settings.handled:
-                    await self._wait_handled(delivery)
+            found = await self._cache.once(key, lambda: self._emitted(event))
+            if isinstance(found, Answer):
+                return found
+            return await self._concluded(key, found)
         except asyncio.CancelledError:
             if in_flight.is_given_up(task):
-                raise Refused.for_now(503, _STOPPING) from None
+                raise Refused(503, _STOPPING, retry_after=1) from None
             raise
         finally:
             in_flight.end_waiting(task)
 
-    async def _deliver_once(self, cache: _IdempotencyCache, event: WebhookEvent, key: str) -> None:
-        async def take() -> Delivery | None:
-            delivery = await self._emitted(event)
-            return delivery if self._settings.handled else None
-
-        delivery = await cache.once(key, take)
-        if delivery is None:
-            return
+    async def _concluded(self, key: str, delivery: Delivery) -> Answer:
+        """Wait until ``delivery`` has been handled, and remember the answer. After an error, it can be repeated."""
         try:
-            await self._wait_handled(delivery)
-        except Refused as refusal:
-            if refusal.status != _STILL_RUNNING:
-                cache.conclude(key, delivery, accepted=False)
+            answer = await self._wait_handled(delivery)
+        except Refused:
+            if delivery.done:
+                self._cache.conclude(key, delivery, None)
             raise
-        cache.conclude(key, delivery, accepted=True)
+        self._cache.conclude(key, delivery, answer)
+        return answer
 
-    async def _emitted(self, event: WebhookEvent) -> Delivery:
-        """Put ``event`` into its lane, and return its delivery."""
+    async def _emitted(self, event: WebhookEvent) -> Delivery | Answer:
+        """Put ``event`` into its lane. Return the answer, or the delivery if the sender waits for its handler."""
         if self._emit is None:
             await self._opened.wait()
         assert self._emit is not None, "it is set before `_opened`"
         try:
             delivery = await self._emit(event)
         except LaneFull:
-            raise Refused.for_now(503, "too many events are waiting to be handled") from None
+            raise Refused(503, "too many events are waiting to be handled", retry_after=1) from None
         if delivery.done and isinstance(delivery.error, NotHandled):
             raise _refusal_of(delivery.error, event.topic)
-        return delivery
+        return _ACCEPTED_ANSWER if self._settings.answer == "accepted" else delivery
 
-    async def _wait_handled(self, delivery: Delivery) -> None:
+    async def _wait_handled(self, delivery: Delivery) -> Answer:
         """Wait for the handler to return. Refuse the request if the handler fails or exceeds ``answer_timeout``."""
         seconds = self._settings.limits.answer_timeout
         limit = asyncio.timeout(seconds)
         with self._in_flight.following():
             try:
                 async with limit:
-                    await delivery
+                    value = await delivery
+            except Refused:
+                raise
             except NotHandled as error:
                 raise _refusal_of(error, delivery.event.topic) from None
             except Exception:  # noqa: BLE001  # the router has logged the error, whose text is not meant for clients
@@ -228,6 +259,18 @@ class WebhookServer:
                 if limit.expired():
                     raise Refused(_STILL_RUNNING, f"the handler is still running after {seconds:g} s") from None
                 raise Refused(500, "the handler failed") from None
+        if self._settings.answer == "handled":
+            return _HANDLED_ANSWER
+        try:
+            return _answer_of(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            _log.error(  # the traceback does not contain the handler
+                "the handler of %s returned a %s, which cannot be sent: %s; return bytes, text or a JSON value",
+                delivery.event.topic,
+                type(value).__qualname__,
+                error,
+            )
+            raise Refused(500, "the handler's result cannot be sent") from None
 
     def _refuse(self, request: web.BaseRequest, refusal: Refused) -> web.Response:
         # Leave out the query, because it often contains a token.
@@ -247,7 +290,7 @@ class WebhookServer:
 def _refusal_of(error: NotHandled, topic: str) -> Refused:
     """Return the refusal for an event that no handler accepted."""
     if isinstance(error, Dropped):
-        return Refused.for_now(503, "the event was dropped; its handler is busy")
+        return Refused(503, "the event was dropped; its handler is busy", retry_after=1)
     return Refused(404, f"nothing handles {topic!r}")
 
 
@@ -349,68 +392,76 @@ def _this_task() -> asyncio.Task[object]:
 
 
 class _IdempotencyCache:
-    """The keys of the requests accepted in the last ``seconds``, in memory."""
+    """The answers to the requests of the last ``seconds``, in memory, by their keys. "" is not a key."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        # The arrival time and result of each key, oldest first. The result is whether the request was accepted, or the
-        # delivery that will determine this.
-        self._keys: dict[str, tuple[float, asyncio.Future[bool | Delivery]]] = {}
+        # The arrival time and outcome of each key, oldest first. The outcome is the answer, the delivery that will
+        # determine it, or None if the request was not accepted.
+        self._keys: dict[str, tuple[float, asyncio.Future[Answer | Delivery | None]]] = {}
+        self._size = 0
 
-    async def once(self, key: str, take: Callable[[], Awaitable[Delivery | None]]) -> Delivery | None:
-        """Call ``take``, unless a request with the same ``key`` was accepted recently.
+    async def once(self, key: str, take: Callable[[], Awaitable[Answer | Delivery]]) -> Answer | Delivery:
+        """Return the outcome of ``take``, or of a recent request with the same ``key``.
 
-        If such a request is in progress, wait for it.
-
-        Errors raised by ``take`` propagate and are not stored. If ``take`` returns a delivery, all requests with this
-        key get that delivery until `conclude` sets its result.
+        If such a request is being accepted, wait for it. Errors raised by ``take`` propagate and are not stored.
         """
+        if not key or not self._seconds:
+            return await take()
         while (first := self._find(key)) is not None:
             await asyncio.wait([first])
-            if came := first.result():
-                return None if came is True else came
+            if (found := first.result()) is not None:
+                return found
         outcome = self._begin(key)
         try:
-            delivery = await take()
+            found = await take()
         except BaseException:
             self._keys.pop(key, None)
-            outcome.set_result(False)
+            outcome.set_result(None)
             raise
-        outcome.set_result(delivery or True)
-        return delivery
+        outcome.set_result(found)
+        return found
 
-    def conclude(self, key: str, delivery: Delivery, *, accepted: bool) -> None:
-        """Set the result of ``delivery``. A request that was not accepted can be repeated."""
+    def conclude(self, key: str, delivery: Delivery, answer: Answer | None) -> None:
+        """Store the answer of ``delivery``, or None if the request can be repeated."""
         since, outcome = self._keys.get(key, (0.0, None))
         if outcome is None or not outcome.done() or outcome.result() is not delivery:
-            # The result has already been set, or the key has been forgotten.
+            # The answer has already been stored, or the key has been forgotten.
             return
-        if accepted:
-            self._keys[key] = since, _accepted()
-        else:
+        if answer is None:
             del self._keys[key]
+            return
+        # A delivery would keep its event in memory.
+        self._keys[key] = since, _done(answer)
+        self._size += len(answer.body)
+        while self._size > _MOST_BYTES:
+            self._forget_oldest()
 
-    def _find(self, key: str) -> asyncio.Future[bool | Delivery] | None:
+    def _find(self, key: str) -> asyncio.Future[Answer | Delivery | None] | None:
         now = asyncio.get_running_loop().time()
         while self._keys:
-            oldest, (since, outcome) = next(iter(self._keys.items()))
+            since, outcome = next(iter(self._keys.values()))
             if now < since + self._seconds or not outcome.done():
                 break
-            del self._keys[oldest]
-        came = self._keys.get(key)
-        return None if came is None else came[1]
+            self._forget_oldest()
+        found = self._keys.get(key)
+        return None if found is None else found[1]
 
-    def _begin(self, key: str) -> asyncio.Future[bool | Delivery]:
+    def _begin(self, key: str) -> asyncio.Future[Answer | Delivery | None]:
         loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[bool | Delivery] = loop.create_future()
+        outcome: asyncio.Future[Answer | Delivery | None] = loop.create_future()
         self._keys[key] = loop.time(), outcome
         if len(self._keys) > _MOST_KEYS:
-            del self._keys[next(iter(self._keys))]
+            self._forget_oldest()
         return outcome
 
+    def _forget_oldest(self) -> None:
+        _, outcome = self._keys.pop(next(iter(self._keys)))
+        if outcome.done() and isinstance(found := outcome.result(), Answer):
+            self._size -= len(found.body)
 
-def _accepted() -> asyncio.Future[bool | Delivery]:
-    """Return a result without a reference to the delivery, which would keep its event in memory."""
-    outcome: asyncio.Future[bool | Delivery] = asyncio.get_running_loop().create_future()
-    outcome.set_result(True)
+
+def _done(answer: Answer) -> asyncio.Future[Answer | Delivery | None]:
+    outcome: asyncio.Future[Answer | Delivery | None] = asyncio.get_running_loop().create_future()
+    outcome.set_result(answer)
     return outcome

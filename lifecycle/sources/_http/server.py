@@ -18,7 +18,6 @@ from json.encoder import encode_basestring_ascii as _quoted
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
-from multidict import CIMultiDict
 
 from lifecycle._http import HttpServer
 from lifecycle._net import SocketFile
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable, Collection
 
-__all__ = ["Listener", "Refused", "json_response", "problem"]
+__all__ = ["Listener", "json_response", "problem", "response"]
 
 _log = logging.getLogger("lifecycle.sources")
 
@@ -47,9 +46,6 @@ _MOST_DIGITS: Final = 3
 #: Maps each descriptor to the socket that uses it. A closed socket no longer uses its descriptor. This dictionary is
 #: global, because descriptors belong to the process.
 _users: Final[dict[int, socket.socket]] = {}
-
-#: The ``Server`` header hides the name and version of the HTTP library.
-_HEADERS = CIMultiDict({"Content-Type": "application/json", "Server": "lifecycle"})
 
 
 class Listener:
@@ -261,21 +257,6 @@ def _address_of(given: socket.socket) -> object:
 # -- responses -------------------------------------------------------------------------------------------------
 
 
-class Refused(Exception):  # this becomes a response and is not a failure of the program
-    """Raised to end a request with an error status. ``reason`` is sent to the client and logged."""
-
-    def __init__(self, status: int, reason: str, *, headers: dict[str, str] | None = None) -> None:
-        super().__init__(status, reason)
-        self.status = status
-        self.reason = reason
-        self.headers = headers or {}
-
-    @classmethod
-    def for_now(cls, status: int, reason: str, *, after: float = 1.0) -> Refused:
-        """Return a refusal with a ``Retry-After`` of at least ``after`` seconds."""
-        return cls(status, reason, headers={"Retry-After": str(max(1, -int(-after // 1)))})
-
-
 def problem(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:
     """Return an error response. Its reason helps users configure the sender."""
     answer = json_response(status, '{"error": %s}', reason)
@@ -285,5 +266,10 @@ def problem(status: int, reason: str, headers: dict[str, str] | None = None) -> 
 
 def json_response(status: int, template: str, *values: str) -> web.Response:
     """Return a response with ``template`` as its body, in which the ``values`` replace ``%s`` as JSON strings."""
-    body = template % tuple(map(_quoted, values))
-    return web.Response(status=status, body=body.encode(), headers=_HEADERS)
+    return response(status, (template % tuple(map(_quoted, values))).encode(), "application/json")
+
+
+def response(status: int, body: bytes, content_type: str) -> web.Response:
+    """Return a response. Its ``Server`` header hides the name and version of the HTTP library."""
+    headers = {"Server": "lifecycle", **({"Content-Type": content_type} if content_type else {})}
+    return web.Response(status=status, body=body or None, headers=headers)

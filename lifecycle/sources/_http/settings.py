@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from lifecycle import _net
@@ -46,9 +46,9 @@ class Limits:
 
     #: The maximum size of a request body in bytes. The response to a larger body is 413.
     body: int = 1_048_576
-    #: The maximum number of requests waiting for space in their lane or inbox. With ``answer="handled"``, this includes
-    #: requests that are waiting for their handler. The response to further requests is 429. This also limits
-    #: the memory used for bodies.
+    #: The maximum number of requests waiting for space in their lane or inbox. With ``answer="handled"`` or
+    #: ``"result"``, this includes requests that are waiting for their handler. The response to further requests is 429.
+    #: This also limits the memory used for bodies.
     pending: int = 100
     #: ``(n, seconds)``: the maximum number of requests from one address, and the period in seconds. The response to
     #: further requests is 429. All clients of a Unix socket are treated as one address.
@@ -58,8 +58,8 @@ class Limits:
     header_timeout: DurationField = duration(10.0)
     #: The time limit, in seconds, for receiving the body. If it is exceeded, the response is 408.
     body_timeout: DurationField = duration(30.0)
-    #: How long, in seconds, a request with ``answer="handled"`` waits for its handler. After that, the response is 504,
-    #: and the handler keeps running.
+    #: How long, in seconds, a request with ``answer="handled"`` or ``"result"`` waits for its handler. After that, the
+    #: response is 504, and the handler keeps running.
     answer_timeout: DurationField = duration(10.0)
 
     def __post_init__(self) -> None:
@@ -86,8 +86,8 @@ class Settings:
     methods: tuple[str, ...]
     limits: Limits
     dedupe: float
-    #: If true, the response is sent once the handler has finished, and reports its result.
-    handled: bool
+    #: When the response is sent, and whether it contains the handler's value.
+    answer: Literal["accepted", "handled", "result"]
     #: The name of a header that ``verify`` requires in every request, or "" if none is known.
     credential_header: str
     #: A function that returns the idempotency key of a verified request without an id.
