@@ -137,7 +137,7 @@ engines: $(STAMP)  ## install programs for some tests and benchmarks (Debian, as
 	$(BIN)/python -m pip install --quiet --group fuzz
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq tmux wrk chromium webhook iproute2 entr reflex >/dev/null
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends podman runc busybox-static runit pgbouncer openssl systemd >/dev/null
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends podman runc busybox-static runit pgbouncer openssl nginx-light systemd >/dev/null
 	# Install only the programs: the tests start their own servers.
 	mkdir -p /etc/postgresql-common/createcluster.d
 	echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.d/none.conf
