@@ -11,7 +11,7 @@ import pytest
 
 from lifecycle import CommandEvent, LineEvent, NotHandled, QueueSource, SignalEvent, SuspendHandler
 from lifecycle import new_interactive_router as new
-from lifecycle.errors import RouteConflict
+from lifecycle.errors import LifecycleError, RouteConflict
 from lifecycle.events import (
     InterruptEvent,
     ReloadEvent,
@@ -207,6 +207,24 @@ async def test_a_running_command_is_cancelled_first(clock: Clock, said: Any) -> 
         assert router.state().dropped == 1
         await press(router, clock)
         assert part.calls == ["suspend"]
+
+
+async def test_a_command_that_awaits_the_next_one_fails_instead_of_waiting_for_itself(clock: Clock) -> None:
+    router = new(input=False, signals=False)
+
+    @router.command
+    async def deploy(_: CommandEvent) -> None:
+        await (await router.emit(CommandEvent("build")))
+
+    @router.command
+    def build(_: CommandEvent) -> None:
+        """Do nothing."""
+
+    async with running(router):
+        deploying = await router.emit(CommandEvent("deploy"))
+        await clock.settle()
+        assert isinstance(deploying.error, LifecycleError)
+        assert "only after" in str(deploying.error)
 
 
 @pytest.mark.parametrize("event", [LineEvent("hello"), UnknownCommandEvent("hello", ())])

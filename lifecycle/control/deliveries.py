@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lifecycle.control.routing import Match, Route
     from lifecycle.events import Topical
 
-__all__ = ["Begun", "Delivery", "current", "current_lane", "delivery", "emits_stored"]
+__all__ = ["Begun", "Delivery", "current", "current_lane", "delegated", "delivery", "emits_stored"]
 
 _numbers = itertools.count(1)
 
@@ -36,6 +36,12 @@ current: ContextVar[Delivery | None] = ContextVar("lifecycle_delivery", default=
 
 #: The lane whose task calls the current handler.
 current_lane: ContextVar[_Lane | None] = ContextVar("lifecycle_lane", default=None)
+
+#: The task in which middleware runs a handler, and the task of the lane, which waits for it. Other tasks that inherit
+#: the value do not belong to the handler.
+delegated: ContextVar[tuple[asyncio.Task[Any] | None, asyncio.Task[Any] | None] | None] = ContextVar(
+    "lifecycle_delegated", default=None
+)
 
 #: True in the task of a source that stores its events. Such a task may be cancelled before it receives the delivery.
 emits_stored: ContextVar[bool] = ContextVar("lifecycle_emits_stored", default=False)

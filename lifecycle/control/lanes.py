@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lifecycle import hooks
 from lifecycle._util import name_of
-from lifecycle.control.deliveries import current, current_lane
+from lifecycle.control.deliveries import current, current_lane, delegated
 from lifecycle.control.routing import Busy
 from lifecycle.errors import LaneFull, LifecycleError
 
@@ -268,9 +268,12 @@ class Lane:
             LifecycleError: if the wait would never end, because ``delivery`` can only be handled after this handler,
                 directly or through other lanes.
         """
-        task = asyncio.current_task()
+        task = here = asyncio.current_task()
+        runner = delegated.get()
+        if runner is not None and runner[0] is here:
+            task = runner[1]
         # A task that a handler has started is not in the list, because the handler may return without it.
-        waiting = None if task is None or task.cancelling() else self._tasks.get(task)
+        waiting = None if task is None or here is None or here.cancelling() else self._tasks.get(task)
         wanted = None if delivery.route is None else self._dispatcher.lanes.get(delivery.route)
         if task is None or waiting is None or waiting.route is None or wanted is None:
             yield

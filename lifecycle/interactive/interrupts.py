@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle._async import start_task
 from lifecycle._steering.answers import say
+from lifecycle.control.deliveries import delegated
 from lifecycle.control.routing import as_async
 from lifecycle.errors import Dropped, NotHandled
 from lifecycle.events import ClearLineEvent, InterruptEvent, ShutdownEvent, SuspendEvent, Topical
@@ -169,7 +170,7 @@ class RunningHandlers:
         return tracked
 
     async def _run(self, name: str, handler: AsyncHandler, event: Topical) -> None:
-        task = start_task(_awaited(handler, event))
+        task = start_task(_awaited(handler, event, asyncio.current_task()))
         self._running.append(task)
         try:
             await asyncio.wait({task})
@@ -193,5 +194,6 @@ class RunningHandlers:
         return bool(running)
 
 
-async def _awaited(handler: AsyncHandler, event: Topical) -> Any:
+async def _awaited(handler: AsyncHandler, event: Topical, lane: asyncio.Task[Any] | None) -> Any:
+    delegated.set((asyncio.current_task(), lane))
     return await handler(event)
