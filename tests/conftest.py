@@ -52,6 +52,9 @@ hypothesis.settings.load_profile("lifecycle")
 # A shell makes background processes ignore Ctrl+C, and programs started by tests would inherit this.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# So does nohup for SIGHUP. Programs inherit no handler, so this one leaves them the default, but keeps us alive.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 def _remembered(factory: Callable[[], asyncio.AbstractEventLoop]) -> Callable[[], asyncio.AbstractEventLoop]:

@@ -6,6 +6,7 @@ import secrets
 import select
 import socket
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 import pytest
@@ -46,15 +47,22 @@ class Manager:
         self._socket.close()
 
     def fill(self) -> None:
-        """Fill the socket's buffer, so that senders block until the next `read`."""
+        """Fill the socket's queue, so that senders block until the next `read`."""
+        # systemd sets a long queue, which the send buffer of one socket does not fill.
+        while self._fill_from_one_socket():
+            pass
+
+    def _fill_from_one_socket(self) -> bool:
+        """Return whether the socket's queue had space for a message."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
             sender.connect(self._name)
-            while True:
-                try:
+            sent = 0
+            with suppress(BlockingIOError):
+                while True:
                     sender.send(b"FILLED=1")
-                except BlockingIOError:
-                    return
+                    sent += 1
+        return sent > 0
 
     def read(self) -> list[dict[str, str]]:
         """Return all notifications so far."""
