@@ -6,7 +6,7 @@ import os
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from cronsim import CronSim, CronSimError
 
@@ -19,6 +19,7 @@ __all__ = ["CATCH_UP", "LATE", "Cron"]
 CATCH_UP = ("none", "once", "all")
 #: A time counts as missed if nothing happened until this many seconds later.
 LATE = 60.0
+_NO_ZONES = "this system has no time zones, so install them: pip install tzdata"
 _NAMES = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -76,6 +77,8 @@ def _zone(timezone: str | tzinfo | None) -> tzinfo:
         with Path("/etc/localtime").open("rb") as file:
             return ZoneInfo.from_file(file)
     except (ZoneInfoNotFoundError, ValueError) as error:
-        raise ValueError(f"timezone={name!r} is unknown; use a name such as 'Europe/Berlin'") from error
+        # Windows, Alpine Linux and distroless images have no time zones, unless the package tzdata is installed.
+        advice = "use a name such as 'Europe/Berlin'" if available_timezones() else _NO_ZONES
+        raise ValueError(f"timezone={name!r} is unknown; {advice}") from error
     except OSError:
         return UTC

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -199,3 +202,17 @@ async def test_a_state_file_that_does_not_fit_is_refused(
     with pytest.raises(SourceFailed, match=message):
         await router.run()
     assert state.read_text() == content
+
+
+def test_a_system_without_time_zones_is_told_to_install_tzdata() -> None:
+    program = "import sys; sys.modules['tzdata'] = None; from lifecycle import ScheduleSource; ScheduleSource("
+    done = subprocess.run(
+        [sys.executable, "-c", program + "'0 3 * * *', timezone='Europe/Berlin')"],
+        env={**os.environ, "PYTHONTZPATH": ""},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr.strip().endswith(
+        "timezone='Europe/Berlin' is unknown; this system has no time zones, so install them: pip install tzdata"
+    )
