@@ -23,6 +23,7 @@ from lifecycle.errors import (
     AmbiguousDependency,
     ClaimLost,
     FlowError,
+    InvalidState,
     JournalError,
     MissingDependencies,
     WorkflowChanged,
@@ -280,7 +281,13 @@ class Worker:
             await self._wait()
 
     async def _release(self, jobs: Sequence[tuple[Job, Snapshot | None]]) -> None:
-        await asyncio.gather(*[self._queue.release(job) for job, _ in jobs])
+        """Release claimed jobs that have not started, unless the claims have ended in the meantime."""
+        releases = [self._queue.release(job) for job, _ in jobs]
+        for error in await asyncio.gather(*releases, return_exceptions=True):
+            if isinstance(error, JournalError):
+                _log.warning("a job returns to the queue when its claim ends: %s", error)
+            elif error is not None and not isinstance(error, (ClaimLost, InvalidState)):
+                raise error
 
     async def _wait_for_jobs(self, jobs: set[asyncio.Task[None]]) -> None:
         """Wait until no job runs in this process, or one lease period has passed."""

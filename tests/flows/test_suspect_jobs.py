@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle.flows import Flows, JobQueue, current_task, linear, sleep, step, task, workflow
+from lifecycle.flows import Flows, JobQueue, MemoryStore, current_task, linear, sleep, step, task, workflow
+from lifecycle.flows.stores.memory import MemoryJobs
 from tests.flows.working import working
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
 
     from lifecycle.flows import Flow
     from lifecycle.flows.queue import Job
+    from lifecycle.flows.records import Claim, JobRow, Snapshot
     from lifecycle.testing import Clock
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -165,3 +167,30 @@ async def test_a_worker_that_stops_releases_the_suspect_that_it_runs(queue: JobQ
         assert log.running == ["a"]
     job = await queue.get("a")
     assert (job.state, job.attempts) == ("UNCLAIMED", 0)
+
+
+class SlowJobs(MemoryJobs):
+    """Jobs of a store that answers a claim after longer than its lease."""
+
+    async def begin(self, flows: Collection[str], claim: Claim, limit: int) -> list[tuple[JobRow, Snapshot | None]]:
+        begun = await super().begin(flows, claim, limit)
+        if len(begun) > 1:
+            await asyncio.sleep(claim.until - claim.now + 1.0)
+        return begun
+
+
+class Slow(MemoryStore):
+    """A store with `SlowJobs`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._jobs = SlowJobs(self)
+
+
+async def test_a_worker_that_releases_suspects_after_its_claims_have_ended_goes_on(clock: Clock) -> None:
+    log = Log(0.0)
+    async with Flows(store=Slow(), stop_timeout=0.0) as flows:
+        queue = JobQueue(flows)
+        jobs = await crashed(queue, "a", "b", clock=clock)
+        async with asyncio.timeout(600), working(queue, doing("f", log.work), lease=5.0):
+            assert await asyncio.gather(*jobs) == ["SUCCESS"] * 2
