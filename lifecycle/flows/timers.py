@@ -64,7 +64,7 @@ class Runs(Protocol):
 class _Look:
     """A task that calls ``work`` when asked, and again after the number of seconds that ``work`` returns.
 
-    Between two calls there is a timer, and no task. While the store cannot be read, the pauses become longer.
+    Between two calls there is a timer, and no task. While ``work`` fails, the pauses become longer.
     """
 
     def __init__(self, what: str, work: Callable[[], Awaitable[float]]) -> None:
@@ -111,8 +111,8 @@ class _Look:
     async def _try(self) -> float:
         try:
             wait = await self._work()
-        except JournalError as error:
-            _log.warning("cannot look for %s: %s", self._what, error)
+        except Exception as error:  # noqa: BLE001  # without another look, runs would be left for good
+            _log.warning("cannot look for %s: %s", self._what, reason_of(error))
             self._failures += 1
             return _TROUBLE.delay(self._failures - 1)
         self._failures = 0

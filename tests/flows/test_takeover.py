@@ -30,7 +30,7 @@ from tests.flows.working import working
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from lifecycle.flows import Batch, FlowRow, Store, Workflow
@@ -365,3 +365,38 @@ async def test_a_worker_with_other_code_does_not_discard_a_job(process: Callable
         async with working(queue, _version("a", "b")):
             assert await job == "SUCCESS"
     assert CALLS == ["a", "b"]
+
+
+class _Failing(SQLiteStore):
+    """A store whose process has no file descriptors left at the first looks for runs."""
+
+    failures = 3
+
+    async def owners(self, names: Collection[str]) -> set[tuple[str, str]]:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(24, "Too many open files")
+        return await super().owners(names)
+
+
+@pytest.mark.usefixtures("clock")
+async def test_a_run_is_taken_over_after_looks_that_have_failed(tmp_path: Path) -> None:
+    path, working = tmp_path / "flows.db", asyncio.Event()
+
+    async def work() -> str:
+        if working.is_set():
+            return "done"
+        working.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    @workflow
+    async def order() -> str:
+        return await step(work)
+
+    async with asyncio.timeout(LIMIT), Flows(store=_Failing(path), stop_timeout=0.0) as living:
+        await living.recover(order)
+        async with Flows(path, stop_timeout=0.0) as exiting:
+            exiting.start(order, id="o")
+            await working.wait()
+        assert await living.wait("o") == "done"
