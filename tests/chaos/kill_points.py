@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 #: Seconds within which a process must end, once nothing kills it.
 LIMIT = 60.0
 #: The number of workflows that run at the same time, each in its own store.
-_AT_ONCE = 3
+_AT_ONCE = 2
 #: More calls than any workflow makes.
 _CALLS = 400
 _HOW = ("before", "during", "after")
