@@ -505,6 +505,29 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
     assert [event.body for event in served.seen.events] == [b"1", b"3"]
 
 
+async def test_requests_of_a_client_that_does_not_wait_for_answers_are_not_read_without_limit() -> None:
+    """The required version of aiohttp stops reading. Earlier versions read all of them while the first is handled."""
+    entered, released = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: object) -> None:
+        entered.set()
+        await released.wait()
+
+    source, router = WebhookSource(port=0, verify=GitHub(SECRET), answer="handled"), Router()
+    router.add_source(source)
+    router.handle("webhook/**", handle)
+    async with running(router), AsyncExitStack() as stack:
+        wire = await Served(source, Recorder(), stack).connect()
+        wire.send(request(b"first"))
+        await entered.wait()
+        wire.send(request(b"x") * 60_000)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2):
+                await wire.writer.drain()
+        wire.writer.transport.abort()
+        released.set()
+
+
 async def test_hundreds_of_slow_clients_do_not_block_fast_ones() -> None:
     """Some clients send no headers, others half a body. They are disconnected, while a fast sender is served."""
     async with serving(limits=Limits(header_timeout=1.0, body_timeout=1.0)) as served:
