@@ -771,8 +771,11 @@ class RunRegistry:
             if self._is_busy(row.id):
                 # The run may have read the row before this process took the workflow.
                 self._taken.add(row.id)
-            else:
-                self.adopt(plan, snapshot)
+                return
+            run = self.adopt(plan, snapshot)
+            if self._timers.paused:
+                # The flows were suspended while the store was assigning the flow to this process.
+                run.suspend()
         except ClaimLost:
             pass
 

@@ -157,7 +157,8 @@ class Timers:
         self._silences: list[Callable[[], None]] = []
         # The ids of the flows that could not be continued here, and for how many ticks they are left to others.
         self._broken: dict[str, int] = {}
-        self._paused = False
+        #: True while flows are suspended, so that none continue.
+        self.paused: bool = False
 
     def know(self, name: str, *, waits: bool) -> None:
         """Continue the flows with this name from now on. ``waits`` is True for workflows, which may be due."""
@@ -165,7 +166,7 @@ class Timers:
             listen = self._presence.listen
             self._silences = [listen(WAKE, self._due.ask), listen(GONE, self._look_after_exit)]
             self._tick = asyncio.get_running_loop().call_later(_LOOK, self._ticked)
-            self._due.active = self._left.active = not self._paused
+            self._due.active = self._left.active = not self.paused
             self._left.ask_in(self._presence.look_every)
         if waits and name not in self._names:
             # Several names usually follow each other.
@@ -174,7 +175,7 @@ class Timers:
 
     def pause(self, *, paused: bool) -> None:
         """Stop or start to continue flows."""
-        self._paused = paused
+        self.paused = paused
         self._due.active = self._left.active = bool(self._silences) and not paused
         self._due.ask()
         if self._left.active:
@@ -266,6 +267,9 @@ class Timers:
         Raises:
             JournalError: if the store did not respond, after all flows were tried.
         """
+        if self.paused:
+            # The flows were suspended while the store was read.
+            return
         errors = await asyncio.gather(*map(self._runs.take_and_run, rows), return_exceptions=True)
         for row, error in zip(rows, errors, strict=True):
             if isinstance(error, Exception) and not isinstance(error, JournalError):
@@ -296,7 +300,7 @@ class Timers:
             _log.info("%d runs continue here, because their processes have exited: %s", len(rows), _some(rows))
         for start in range(0, len(rows), _AT_ONCE):
             await self._continue_all(rows[start : start + _AT_ONCE])
-        interrupted = await self._runs.resume_interrupted()
+        interrupted = not self.paused and await self._runs.resume_interrupted()
         self._interruptions = self._interruptions + 1 if interrupted else 0
         if self._look_at_parents:
             self._look_at_parents = False

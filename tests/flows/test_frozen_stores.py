@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle.flows import Flows, FlowState, JobQueue, MemoryStore, linear, sleep, task, workflow
+from lifecycle.flows import Flows, FlowState, JobQueue, MemoryStore, linear, sleep, step, task, workflow
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lifecycle.flows import Batch, FlowRow, Snapshot
+    from lifecycle.testing import Clock
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -161,3 +162,25 @@ async def test_the_store_is_closed_whenever_the_end_of_the_block_is_cancelled(tm
             with suppress(asyncio.CancelledError):
                 await running
         assert f"journal {path}" not in {thread.name for thread in threading.enumerate()}
+
+
+async def test_a_workflow_that_is_taken_while_flows_are_suspended_waits_until_they_resume(clock: Clock) -> None:
+    store, done = Slow(), list[str]()
+
+    @workflow
+    async def remind() -> None:
+        await sleep(10)
+        await step(done.append, "reminded")
+
+    async with Flows(store=store, stop_timeout=0.0) as flows:
+        run = flows.start(remind, id="r")
+        await clock.advance(5)
+        store.slow = True
+        await store.asked.wait()
+        await flows.suspend()
+        store.take_now.set()
+        await clock.advance(60)
+        assert (run.state, done) == (FlowState.SUSPENDED, [])
+        await flows.resume()
+        await run
+        assert done == ["reminded"]
