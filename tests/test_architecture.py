@@ -30,6 +30,7 @@ HEAVY = {
     "prompt_toolkit",
     "psycopg",
     "rich",
+    "watchfiles",
     "yaml",
 }
 

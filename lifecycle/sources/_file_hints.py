@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from lifecycle.sources._file_tree import may_read
+
 if TYPE_CHECKING:
     import threading
     from collections.abc import Mapping
@@ -22,6 +24,8 @@ WATCHES_DEEP: Final = sys.platform != "linux"
 #: Linux keeps 16,384 reports, and about four per new file. If so many paths are reported at once, others may be lost.
 _FLOOD: Final = 3000
 _DELETED: Final = 3
+#: The errors if a limit has been reached, and the seconds in which a closed watcher frees its descriptors.
+_LIMITS, _CLOSING = (errno.ENOSPC, errno.EMFILE), 0.1
 
 
 class Hints:
@@ -36,11 +40,15 @@ class Hints:
         self._stop = stop
         self._watcher: RustNotify | None = None
         self._watched: dict[str, Identity] = {}
+        # Whether the last reports of a watcher that was replaced may be lost.
+        self._is_lost = False
         #: The seconds to wait before a watcher that has failed is replaced.
         self.pause: float = 0.0
 
-    def watch(self, directories: Mapping[str, Identity]) -> tuple[list[str], set[str]]:
+    def watch(self, directories: Mapping[str, Identity]) -> tuple[list[str], set[str] | None]:
         """Watch ``directories``. Return those that were not watched before, and the paths reported in the meantime.
+
+        The paths are None if reports may be lost.
 
         Raises:
             OSError: if a limit of the system has been reached. The message names the limit.
@@ -48,17 +56,33 @@ class Hints:
         new = [path for path, identity in directories.items() if self._watched.get(path) != identity]
         if not new:
             return [], set()
-        old, self._watcher = self._watcher, _open([*directories])
-        self._watched = dict(directories)
-        late = set[str]()
+        old = self._watcher
+        try:
+            self._watcher, self._watched = _open(directories)
+        except OSError as error:
+            if old is None or error.errno not in _LIMITS:
+                raise
+            # Both watchers together exceed a limit, so remove the old one first. Its descriptor is closed in a thread.
+            self.close()
+            self._stop.wait(_CLOSING)
+            self._watcher, self._watched = _open(directories)
+            return [*directories], set()
+        late = set[str]() if old is None else self._collect(old, 1, 1)
+        self._is_lost = late is None
         if old is not None:
-            late = self._collect(old, 1, 1) or late
             old.close()
         return new, late
 
     def wait(self, seconds: float) -> set[str] | None:
-        """Return the reported paths, which are none after ``seconds``, or None if reports may be lost."""
+        """Return the reported paths, which are none after ``seconds``, or None if reports may be lost.
+
+        In the latter case, `watch` replaces all watches. A directory may have been deleted and made again with the same
+        inode.
+        """
         assert self._watcher is not None, "directories are watched"
+        if self._is_lost:
+            self._is_lost = False
+            return None
         return self._collect(self._watcher, self._step, max(1, round(seconds * 1000)))
 
     def close(self) -> None:
@@ -84,22 +108,30 @@ class Hints:
             # A directory that was deleted or moved away is no longer watched, even if there is a new one at its path.
             if change == _DELETED:
                 self._watched.pop(path, None)
-        return {path for _, path in found} if len(found) < _FLOOD else None
+        if len(found) < _FLOOD:
+            return {path for _, path in found}
+        self._watched.clear()
+        return None
 
 
-def _open(paths: list[str]) -> RustNotify:
+def _open(directories: Mapping[str, Identity]) -> tuple[RustNotify, dict[str, Identity]]:
+    """Return a watcher, and the directories that it watches: those that still exist and can be read."""
     from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError
 
-    try:
+    watched = dict(directories)
+    while True:
         try:
-            return RustNotify(paths, False, False, 0, WATCHES_DEEP, False)  # not keyword arguments
+            return RustNotify([*watched], False, False, 0, WATCHES_DEEP, False), watched  # not keyword arguments
         except (FileNotFoundError, PermissionError):
-            # A directory was deleted or closed after it had been read. The others are watched.
-            return RustNotify(paths, False, False, 0, WATCHES_DEEP, True)  # not keyword arguments
-    except WatchfilesRustInternalError as error:
-        raise _explained("max_user_instances") if "os error 24" in str(error) else OSError(str(error)) from None
-    except OSError as error:
-        raise _explained("max_user_watches") if "MaxFilesWatch" in str(error) else error from None
+            # The setting that ignores this error would ignore a reached limit, too.
+            left = {path: identity for path, identity in watched.items() if may_read(path)}
+            if len(left) == len(watched):
+                raise
+            watched = left
+        except WatchfilesRustInternalError as error:
+            raise _explained("max_user_instances") if "os error 24" in str(error) else OSError(str(error)) from None
+        except OSError as error:
+            raise _explained("max_user_watches") if "MaxFilesWatch" in str(error) else error from None
 
 
 def _explained(limit: str) -> OSError:

@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import stat
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -97,6 +98,8 @@ class Tree:
         # Files that were looked at so soon after a write that the next write may leave their state as it is.
         self._fresh: dict[str, int] = {}
         self._warned: set[str] = set()
+        #: Ends a comparison early if it is set. The next comparison finds the other changes.
+        self.stop: threading.Event = threading.Event()
 
     @property
     def skipped(self) -> int:
@@ -207,7 +210,7 @@ class Tree:
         We use a loop, because recursion could overflow the call stack.
         """
         pending = [folder]
-        while pending:
+        while pending and not self.stop.is_set():
             folder = pending.pop()
             entries = self._entries(folder)
             if entries is None:
@@ -345,8 +348,10 @@ class Tree:
 
     def _forget_file(self, folder: _Folder, name: str) -> None:
         if name in folder.files:
+            path = os.path.join(folder.path, name)
             del folder.files[name]
-            self._note(os.path.join(folder.path, name), "deleted")
+            self._fresh.pop(path, None)
+            self._note(path, "deleted")
 
     def _forget_folder(self, folder: _Folder, name: str) -> None:
         pending = [folder.folders.pop(name)] if name in folder.folders else []

@@ -6,10 +6,12 @@ A thread waits for hints, compares the entries that they name with a snapshot, a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import threading
 import time
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
@@ -131,17 +133,19 @@ class FileWatchSource:
         """
         is_new = self._tree is None
         tree = await asyncio.to_thread(self._new_tree) if self._tree is None else self._tree
+        # The source may be used in several loops, one after the other.
+        self._news = asyncio.Event()
         finder = _Finder(tree, self._step, self._longest or self._step, self._poll)
         try:
-            await shield(asyncio.ensure_future(asyncio.to_thread(finder.open, names=is_new and not self._existing)))
+            await finder.open(names=is_new and not self._existing)
+            self._take(tree.take_changes())
+            finder.start(self._take, self._news.set)
         except BaseException as error:
             await finder.close()
             if not isinstance(error, Exception):
                 self._tree = None
             raise
-        self._take(tree.take_changes())
         self._tree, self._finder = tree, finder
-        finder.start(self._take, self._news.set)
 
     async def __aenter__(self) -> Self:
         """Set up the watches. Every later change is sent as an event.
@@ -164,6 +168,7 @@ class FileWatchSource:
         if not isinstance(error, Exception):
             self._tree = None
             self._pending.clear()
+            self._due.clear()
 
     async def run(self, emit: Emit) -> None:
         """Send changes until cancelled. The router calls this."""
@@ -228,19 +233,33 @@ class _Finder:
         self._poll = poll
         self._stop = threading.Event()
         self._hints = Hints(step, longest, self._stop)
+        tree.stop = self._stop
         #: The time at which all files are compared after the next report or look.
         self.compare_at: float = 0.0
         self._look_every = _LOOK
+        # The net changes that the loop has not taken yet. None if it has taken them.
+        self._found: dict[str, Change] | None = None
+        self._found_lock = threading.Lock()
         self._thread: threading.Thread | None = None
         #: The reason why the thread ended, unless it was closed.
         self.error: Exception | None = None
 
-    def open(self, *, names: bool) -> None:
+    async def open(self, *, names: bool) -> None:
         """Compare all files, and watch their directories. With ``names``, the tree is new, and nothing is a change.
 
         Raises:
             OSError: if a directory cannot be watched.
         """
+        opening = asyncio.ensure_future(asyncio.to_thread(self._open, names=names))
+        try:
+            await asyncio.wait({opening})
+        except asyncio.CancelledError:
+            self._stop.set()
+            await shield(asyncio.ensure_future(asyncio.wait({opening})))
+            raise
+        opening.result()
+
+    def _open(self, *, names: bool) -> None:
         # The clock of a network file system may differ from the local clock, so listing the names is not enough.
         self._tree.compare(names=names and self._poll is None)
         if self._poll is None:
@@ -253,18 +272,34 @@ class _Finder:
         """Start the thread. It calls ``take`` with the changes, or ``failed`` if there is an error, in the loop."""
         loop = asyncio.get_running_loop()
 
+        def take_found() -> None:
+            with self._found_lock:
+                changes, self._found = self._found, None
+            take(changes or {})
+
         def work() -> None:
             try:
                 while not self._stop.is_set():
                     self._find()
-                    if changes := self._tree.take_changes():
-                        loop.call_soon_threadsafe(take, changes)
+                    changes = self._tree.take_changes()
+                    if not changes:
+                        continue
+                    # While a handler blocks the loop, changes are merged, so that there is at most one for each path.
+                    with self._found_lock:
+                        if self._found is None:
+                            self._found = {}
+                            loop.call_soon_threadsafe(take_found)
+                        for path, change in changes.items():
+                            merge_change(self._found, path, change)
             except Exception as error:  # noqa: BLE001  # the source raises it
                 self.error = error
-                loop.call_soon_threadsafe(failed)
+                # The loop is closed if a program ended without closing the source.
+                with contextlib.suppress(RuntimeError):
+                    loop.call_soon_threadsafe(failed)
 
-        self._thread = threading.Thread(target=work, name="lifecycle files", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=work, name="lifecycle files", daemon=True)
+        thread.start()
+        self._thread = thread
 
     async def close(self) -> None:
         """Stop the thread, and remove the watches."""
@@ -281,17 +316,28 @@ class _Finder:
             return
         hints = self._hints.wait(self._look_every)
         began = time.thread_time()
-        if hints is None or time.monotonic() >= self.compare_at:
-            self._tree.compare()
-            cost = time.thread_time() - began
-            self.compare_at = time.monotonic() + max(_COMPARE, _RARELY * cost)
-            self._hints.pause = _PAUSE * cost
+        if hints is None:
+            # All directories are watched again, and then read again.
+            self._tree.look_at_links()
+            self._watch()
+            self._hints.pause = _PAUSE * (time.thread_time() - began)
+            return
+        if time.monotonic() >= self.compare_at:
+            self._compare()
         elif hints:
             self._tree.update(hints)
         else:
             self._tree.look_at_links()
             self._look_every = max(_LOOK, _RARELY * (time.thread_time() - began))
         self._watch()
+
+    def _compare(self) -> None:
+        began = time.thread_time()
+        # A time that is set during the comparison counts, because directories that were read may be ignored now.
+        self.compare_at = inf
+        self._tree.compare()
+        if self.compare_at == inf:
+            self.compare_at = time.monotonic() + max(_COMPARE, _RARELY * (time.thread_time() - began))
 
     def _watch(self, *, names: bool = False) -> None:
         """Watch the new directories. Then read them again, because they may have changed before they were watched."""
@@ -303,4 +349,6 @@ class _Finder:
                 self._tree.compare(names=names)
             else:
                 self._tree.read_again(new, names=names)
+            if late is None:
+                return
             self._tree.update(late)

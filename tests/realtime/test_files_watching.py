@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -795,6 +796,111 @@ async def test_a_limit_that_is_reached_is_named_with_how_to_raise_it(
     assert f"sysctl fs.inotify.{named}=" in wait_for.stdout, wait_for.stderr
     present = Path(f"/proc/sys/fs/inotify/{named}").read_text().strip()
     assert present in wait_for.stdout
+
+
+GROWS = """
+import asyncio, sys
+from pathlib import Path
+from lifecycle.sources import FileWatchSource
+
+root = Path(sys.argv[1])
+Path("/proc/sys/user/max_inotify_watches").write_text("30")
+
+async def main():
+    async def emit(event):
+        print(event.change, event.path.name, flush=True)
+        raise SystemExit
+
+    async with FileWatchSource(root) as source:
+        (root / "new").mkdir()
+        (root / "new" / "file").touch()
+        await source.run(emit)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.engine("unshare")
+async def test_new_directory_is_watched_if_two_watchers_exceed_the_limit(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / str(number)).mkdir()
+    command = ["unshare", "--user", "--map-root-user", sys.executable, "-c", GROWS, str(tmp_path)]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=LIMIT, check=False)
+    if "unshare" in done.stderr:
+        pytest.skip(f"user namespaces are not allowed here: {done.stderr.strip()}")
+    assert done.stdout == "added file\n", done.stderr
+
+
+async def test_start_that_is_cancelled_reads_no_more_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(100):
+        (tmp_path / str(number)).mkdir()
+    reading, proceed = threading.Event(), threading.Event()
+    read: list[str] = []
+    scandir = os.scandir
+
+    def slow(path: str) -> Any:
+        read.append(path)
+        reading.set()
+        proceed.wait(LIMIT)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", slow)
+    start = asyncio.create_task(FileWatchSource(tmp_path).__aenter__())
+    assert await asyncio.to_thread(reading.wait, LIMIT)
+    start.cancel()
+    await asyncio.sleep(0)
+    proceed.set()
+    await asyncio.wait({start})
+    assert start.cancelled()
+    assert len(read) < 5
+
+
+async def test_source_whose_thread_could_not_start_can_be_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, begin = FileWatchSource(tmp_path, step=0.02), threading.Thread.start
+
+    def fail(thread: threading.Thread) -> None:
+        if thread.name == "lifecycle files":
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="new thread"):
+        patch.setattr(threading.Thread, "start", fail)
+        await source.__aenter__()
+    router, seen = Router(), Seen()
+    router.handle("file/*", seen)
+    router.add_source(source)
+    async with running(router):
+        assert await seen.after(tmp_path / "sentinel") == []
+
+
+def test_source_can_be_used_in_one_loop_after_the_other(tmp_path: Path) -> None:
+    source = FileWatchSource(tmp_path, step=0.02)
+
+    async def use(name: str) -> None:
+        found: asyncio.Queue[FileEvent] = asyncio.Queue()
+        async with source:
+            run = asyncio.create_task(source.run(found.put))  # type: ignore[arg-type]  # the source ignores the result
+            await asyncio.sleep(0)
+            (tmp_path / name).touch()
+            assert (await asyncio.wait_for(found.get(), LIMIT)).path == tmp_path / name
+            run.cancel()
+            await asyncio.wait({run})
+
+    asyncio.run(use("1"))
+    asyncio.run(use("2"))
+
+
+def test_source_that_was_not_closed_ends_quietly_after_its_loop(tmp_path: Path) -> None:
+    source = FileWatchSource(tmp_path, step=0.02)
+    asyncio.run(source.__aenter__())
+    (found,) = (thread for thread in threading.enumerate() if thread.name == "lifecycle files")
+    (tmp_path / "late").touch()
+    found.join(LIMIT)
+    assert not found.is_alive()
 
 
 # -- random changes --------------------------------------------------------------------------------------------
