@@ -44,8 +44,15 @@ _LINGER: Final = 1.0
 #: The number of seconds a rejected client has while the server is closing.
 _LAST_LINGER: Final = 0.1
 
+#: The number of seconds that a client has in any case. Otherwise, clients that reconnect when they are disconnected
+#: would leave no time for a handshake.
+_CHANCE: Final = 0.25
+
 #: The maximum number of clients waiting to be accepted. The system may allow fewer.
 _QUEUE: Final = 4096
+#: The maximum number of clients to accept per iteration of the event loop. It takes a few iterations until they count.
+_BATCH: Final = 50
+
 #: A timeout long enough to disable aiohttp's own timer for idle connections.
 _NEVER: Final = 3600.0
 
@@ -60,7 +67,8 @@ class HttpServer:
     After connecting or receiving a response, a client has ``timeout`` seconds to send a request's headers. This
     includes the TLS handshake. The handler limits the time for the body. All servers together use at most half of the
     process's descriptors. Above the limit, the client of any of them whose headers or body have been awaited longest is
-    disconnected, so that slow clients cannot lock out fast ones.
+    disconnected, so that slow clients cannot lock out fast ones. No client is disconnected in its first moments: the
+    server rather stops accepting for as long, and new clients wait in the system's queue.
 
     Args:
         server: aiohttp's server. Its handler must run inside `answering`.
@@ -97,6 +105,8 @@ class HttpServer:
         # asyncio's servers, one for each socket.
         self._accepting: list[asyncio.Server] = []
         self._most = share_of_descriptors(2, least=32, most=100_000)
+        # The task that has stopped accepting for a moment.
+        self._rest: asyncio.Task[None] | None = None
         #: The connected clients.
         self.clients: set[_Client] = set()
         # Since when we have waited for each client's headers or body, longest first. All clients have the same timeout
@@ -121,11 +131,21 @@ class HttpServer:
         """Accept clients."""
         for each in self._sockets:
             # asyncio closes its socket, but another process may continue to use ours.
-            self._accepting.append(await self.loop.create_server(lambda: _Client(self), sock=each.dup()))
+            server = await self.loop.create_server(
+                lambda: _Client(self), sock=each.dup(), backlog=_BATCH, start_serving=False
+            )
+            self._accepting.append(server)
+            await server.start_serving()
             each.listen(_QUEUE)
 
     async def stop(self) -> None:
         """Stop accepting clients, but leave the sockets open."""
+        if self._rest is not None:
+            self._rest.cancel()
+            await asyncio.wait([self._rest])
+        await self._stop()
+
+    async def _stop(self) -> None:
         accepting, self._accepting = self._accepting, []
         for each in [each for server in accepting for each in server.sockets]:
             # Only loops with selectors have readers.
@@ -188,10 +208,35 @@ class HttpServer:
         self._new.add(client)
         self.all_asked.clear()
         self._wait_for(client)
-        if len(_open) > self._most:
-            # If each server disconnected only its own clients, one server's clients could lock out all others.
-            here = [each for each in _servers if each.loop is self.loop]
-            min(here, key=lambda each: each.waiting_since).cut_longest()
+        if len(_open) > self._most and not self._cut_longest_of_all() and self._rest is None and self._accepting:
+            self._rest = start_task(self._rest_from_accepting(), name="stop accepting for a moment")
+
+    def _cut_longest_of_all(self) -> bool:
+        """Disconnect the longest-waiting client of all servers, and return whether it had its chance and is gone."""
+        # If each server disconnected only its own clients, one server's clients could lock out all others.
+        server = min((each for each in _servers if each.loop is self.loop), key=lambda each: each.waiting_since)
+        if self.loop.time() - server.waiting_since < _CHANCE:
+            return False
+        server.cut_longest()
+        return True
+
+    async def _rest_from_accepting(self) -> None:
+        """Stop accepting until the clients above the limit have had their chance, or have left."""
+        try:
+            while True:
+                await self._stop()
+                while len(_open) > self._most:
+                    if not self._cut_longest_of_all():
+                        await asyncio.sleep(_CHANCE / 10)
+                # Closed connections free their descriptors in the next iteration.
+                await asyncio.sleep(0)
+                with suppress(OSError):
+                    await self.start()
+                    return
+                # The program itself has used up its descriptors.
+                await asyncio.sleep(1)
+        finally:
+            self._rest = None
 
     def complete(self, client: _Client) -> None:
         """Stop waiting for a client's body, which has arrived or is not needed."""
@@ -219,6 +264,7 @@ class HttpServer:
             client = next(iter(waiting))
             self._got(client)
             self.complete(client)
+            _open.discard(client)
             client.cut()
 
     def _got(self, client: _Client) -> None:
