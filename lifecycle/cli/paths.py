@@ -223,7 +223,13 @@ def _parse_line(line: str) -> list[_Rule]:
         # Python warns of a [ in a class, which only matches that character.
         warnings.simplefilter("ignore", FutureWarning)
         pattern, ignores = GitIgnoreSpecPattern.pattern_to_regex(_STARS.sub("**", line))
-        return [] if pattern is None or ignores is None else [_Rule(ignores, re.compile(pattern).search)]
+        if pattern is None or ignores is None:
+            return []
+        search = re.compile(pattern).search
+    if not line.rstrip().endswith("/**"):
+        return [_Rule(ignores, search)]
+    # The rule is for everything inside a directory, but the regular expression also finds the directory's own slash.
+    return [_Rule(ignores, lambda path: search(path.removesuffix("/")))]
 
 
 class PathRules:

@@ -153,6 +153,8 @@ class Tree:
         """Look at the entries with these real paths, and then at each root and link."""
         now = time.time_ns()
         self._fresh = {path: at for path, at in self._fresh.items() if now - at < _LONG_NS}
+        directory: str
+        name: str
         for path in hints:
             directory, name = os.path.split(path)
             while directory not in self._at and name:

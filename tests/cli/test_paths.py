@@ -165,7 +165,16 @@ class TestGitIgnore:
 
     @pytest.mark.parametrize(
         ("lines", "ignored"),
-        [("!*\n/*\n", True), ("/*\n!*\n", False), ("*\n!sub/\n", True), ("sub/\n!sub\n", False), ("/sub/\n!/\n", True)],
+        [
+            ("!*\n/*\n", True),
+            ("/*\n!*\n", False),
+            ("*\n!sub/\n", True),
+            ("sub/\n!sub\n", False),
+            ("/sub/\n!/\n", True),
+            ("*\n!*/**\n", True),
+            ("sub/**\n", True),
+            ("sub/**\n!sub/app.py\n", False),
+        ],
     )
     def test_the_last_rule_for_a_file_or_its_directory_decides(self, repo: Path, lines: str, ignored: bool) -> None:
         (repo / ".gitignore").write_text(lines)
