@@ -226,10 +226,12 @@ def _parse_line(line: str) -> list[_Rule]:
         if pattern is None or ignores is None:
             return []
         search = re.compile(pattern).search
-    if not line.rstrip().endswith("/**"):
-        return [_Rule(ignores, search)]
-    # The rule is for everything inside a directory, but the regular expression also finds the directory's own slash.
-    return [_Rule(ignores, lambda path: search(path.removesuffix("/")))]
+
+    def inside(path: str) -> re.Match[str] | None:
+        # The regular expression for everything inside a directory also finds the directory's own slash.
+        return search(path.removesuffix("/"))
+
+    return [_Rule(ignores, inside if line.rstrip().endswith("/**") else search)]
 
 
 class PathRules:
