@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle import backoff, bridges, control, flows, handlers, journal, observe, runtime, sources, workers
+from lifecycle import backoff, bridges, control, errors, flows, handlers, journal, observe, runtime, sources, workers
 from lifecycle.errors import PoolClosed
 from lifecycle.testing import Clock, VirtualLoop
 from lifecycle.workers import pool
@@ -220,6 +220,8 @@ USES: dict[str, Use] = {
     "Limits(rate)": lambda given: sources.Limits(rate=(10, given)),
     **{f"Limits({name})": of(sources.Limits, name) for name in ("header_timeout", "body_timeout", "answer_timeout")},
     "ScheduleSource(jitter)": of(sources.ScheduleSource, "jitter", "@daily", timezone="UTC"),
+    "Refused(retry_after)": of(sources.Refused, "retry_after", 429, "later"),
+    "InvalidBody(retry_after)": of(errors.InvalidBody, "retry_after", 400, "no JSON"),
     "Slack(tolerance)": of(sources.Slack, "tolerance", "secret"),
     "StandardWebhooks(tolerance)": of(sources.StandardWebhooks, "tolerance", "whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"),
     "Stripe(tolerance)": of(sources.Stripe, "tolerance", "secret"),
@@ -289,13 +291,13 @@ _NEGATIVE = {"BaseWorker.ask_to_stop(timeout)", "BaseWorker.stop(timeout)", "sto
 #: Parameters that can be 0. An entry without a class or function applies to all parameters with that name.
 _ZERO = (
     "after cancel_after debounce dedupe drain_delay drain_timeout exit_timeout grace hook_timeout initial jitter "
-    "maximum older_than remember reset_after shutdown_timeout since stop_timeout Backoff(within) "
+    "maximum older_than remember reset_after retry_after shutdown_timeout since stop_timeout Backoff(within) "
     "Clock.advance(seconds) "
     "Debounce(wait) Gate.suspend(timeout) Times(backoff) debounce(wait) sleep(seconds) wait_for(timeout)"
 )
 #: Parameters that must be finite. An entry without a class or function applies to all parameters with that name.
 _FINITE = (
-    "ack_wait after age dedupe drain_delay every flush_timeout grace idle jitter lease poll step ttl "
+    "ack_wait after age dedupe drain_delay every flush_timeout grace idle jitter lease poll retry_after settled step ttl "
     "Clock.advance(seconds) HealthCheckSource(interval) HealthCheckSource(timeout) Heartbeat(timeout) "
     "Process(start_timeout) Process(stop_timeout) TickerSource(interval) JobQueue(per) wait_for(timeout)"
 )
