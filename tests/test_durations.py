@@ -297,7 +297,8 @@ _ZERO = (
 )
 #: Parameters that must be finite. An entry without a class or function applies to all parameters with that name.
 _FINITE = (
-    "ack_wait after age dedupe drain_delay every flush_timeout grace idle jitter lease poll retry_after settled step ttl "
+    "ack_wait after age dedupe drain_delay every flush_timeout grace idle jitter lease poll step ttl "
+    "retry_after settled "
     "Clock.advance(seconds) HealthCheckSource(interval) HealthCheckSource(timeout) Heartbeat(timeout) "
     "Process(start_timeout) Process(stop_timeout) TickerSource(interval) JobQueue(per) wait_for(timeout)"
 )
