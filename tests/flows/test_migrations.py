@@ -97,10 +97,13 @@ def test_tables_are_migrated_while_a_process_locks_them_in_another_order() -> No
     url = postgres.server().url()
     with psycopg.connect(url, autocommit=True) as db, psycopg.connect(url) as worker:
         db.execute((_DATA / "flows_v1_postgres.sql").read_bytes())
+        # The server ends one of two transactions that wait for each other: here always the migration.
+        db.execute("SET deadlock_timeout = '2s'")
+        worker.execute("SET deadlock_timeout = '1h'")
         worker.execute("LOCK TABLE lifecycle_outbox IN ROW EXCLUSIVE MODE")
         with ThreadPoolExecutor() as threads, psycopg.connect(url, autocommit=True) as watcher:
             prepared = threads.submit(prepare, db)
-            waits = "SELECT 1 FROM pg_locks WHERE NOT granted AND pid = %s"
+            waits = "SELECT 1 FROM pg_locks WHERE NOT granted AND pid = %s AND relation = 'lifecycle_outbox'::regclass"
             while not (prepared.done() or watcher.execute(waits, (db.info.backend_pid,)).fetchone()):
                 time.sleep(0.01)
             worker.execute("LOCK TABLE lifecycle_flows IN ROW EXCLUSIVE MODE")
