@@ -28,10 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpServer"]
 
-#: The number of bytes to parse per iteration of the event loop: for all clients, and the most and the least for each.
-#: Chunks of one byte cost a thousand times as much as large chunks: `_ALL` bytes of them take about 5 ms.
+#: The number of bytes of a client to parse at a time: of headers with what follows them, and of a body.
+_HEAD: Final = 2 * 1024
+_MOST: Final = 64 * 1024
+
+#: The number of bytes of chunked bodies to parse per iteration of the event loop: for all clients, and the least for
+#: each. Chunks of one byte cost a thousand times as much as large chunks: `_ALL` bytes of them take about 5 ms.
 _ALL: Final = 16 * 1024
-_MOST: Final = 16 * 1024
 _LEAST: Final = 64
 
 #: A client is cut off if it sends more than this number of bytes for each byte of content, plus `_FRAMING` bytes.
@@ -115,7 +118,7 @@ class HttpServer:
         self._sending: dict[_Client, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._new: set[_Client] = set()
-        # The number of clients whose bytes were parsed in the last loop iteration, the number in this iteration, and
+        # The number of clients whose chunks were parsed in the last loop iteration, the number in this iteration, and
         # the number of bytes that may still be parsed in it.
         self._readers, self._turns, self._left = 1, 0, _ALL
         #: True if the server is closing and should wait for clients only as long as necessary.
@@ -192,7 +195,7 @@ class HttpServer:
         client = protocol.client
         self._got(client)
         if not request.content.is_eof():
-            client.begin(request.content)
+            client.begin(request.content, chunked=request.content_length is None)
             self._sending[client] = self.loop.time()
         try:
             yield client
@@ -295,11 +298,11 @@ class HttpServer:
 
     @property
     def piece(self) -> int:
-        """The number of bytes of one client to parse next. Clients that send at the same time get equal shares."""
-        return max(_LEAST, min(_MOST, _ALL // self._readers, self._left))
+        """The number of bytes of a chunked body to parse next. Clients that send at the same time get equal shares."""
+        return max(_LEAST, min(_ALL // self._readers, self._left))
 
     def count(self, size: int) -> None:
-        """Record that ``size`` bytes of a client are parsed in this loop iteration."""
+        """Record that ``size`` bytes of a chunked body are parsed in this loop iteration."""
         if not self._turns:
             self.loop.call_soon(self._next_turn)
         self._turns += 1
@@ -331,14 +334,16 @@ class _Client(asyncio.BufferedProtocol):
         #: The body of the current request, its size at first, and the number of bytes received since.
         self.body: StreamReader | None = None
         self._before = self._wire = 0
+        self._is_chunked = False
         # True if received data is discarded. The future is done once the client has disconnected.
         self._deaf = False
         self._gone: asyncio.Future[None] | None = None
 
     # -- calls from the server ---------------------------------------------------------------------------------------
 
-    def begin(self, body: StreamReader) -> None:
+    def begin(self, body: StreamReader, *, chunked: bool) -> None:
         """Record that a request's headers have arrived, but not all of its ``body``."""
+        self._is_chunked = chunked
         self.body, self._before, self._wire = body, body.total_bytes, 0
 
     def cut(self) -> None:
@@ -424,7 +429,8 @@ class _Client(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # the number of bytes is ours to choose
         """Return the buffer for the next bytes, which sets how many are parsed at a time."""
-        return self._server.buffer[: self._server.piece]
+        size = _HEAD if self.body is None else self._server.piece if self._is_chunked else _MOST
+        return self._server.buffer[:size]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Parse the received bytes. Disconnect the client if its body is mostly framing, such as one-byte chunks."""
@@ -434,7 +440,8 @@ class _Client(asyncio.BufferedProtocol):
         if self._early is not None:
             self._early += server.buffer[:nbytes]
             return
-        server.count(nbytes)
+        if body is not None and self._is_chunked:
+            server.count(nbytes)
         self._inner.data_received(bytes(server.buffer[:nbytes]))
         if body is None:
             return

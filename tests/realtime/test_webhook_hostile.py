@@ -285,7 +285,7 @@ async def test_small_chunks_of_many_clients_leave_turns_to_others() -> None:
             wire.send(head + b"5\r\nabcde\r\n" * 10_000 + b"0\r\n\r\n")
         assert [await wire.status() for wire in slow] == [202] * 16
         counting.cancel()
-    # 1.6 MB in pieces of 16 KiB, or in equal shares.
+    # 1.6 MB of chunks in turns of 16 KiB.
     assert turns >= 12
 
 

@@ -18,6 +18,7 @@ from json.encoder import encode_basestring_ascii as _quoted
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
+from multidict import CIMultiDict
 
 from lifecycle._http import HttpServer
 from lifecycle._net import SocketFile
@@ -46,6 +47,11 @@ _MOST_DIGITS: Final = 3
 #: Maps each descriptor to the socket that uses it. A closed socket no longer uses its descriptor. This dictionary is
 #: global, because descriptors belong to the process.
 _users: Final[dict[int, socket.socket]] = {}
+
+
+#: The ``Server`` header hides the name and version of the HTTP library.
+_SERVER: Final = {"Server": "lifecycle"}
+_JSON = CIMultiDict({"Content-Type": "application/json", **_SERVER})
 
 
 class Listener:
@@ -266,10 +272,11 @@ def problem(status: int, reason: str, headers: dict[str, str] | None = None) -> 
 
 def json_response(status: int, template: str, *values: str) -> web.Response:
     """Return a response with ``template`` as its body, in which the ``values`` replace ``%s`` as JSON strings."""
-    return response(status, (template % tuple(map(_quoted, values))).encode(), "application/json")
+    body = template % tuple(map(_quoted, values))
+    return web.Response(status=status, body=body.encode(), headers=_JSON)
 
 
 def response(status: int, body: bytes, content_type: str) -> web.Response:
-    """Return a response. Its ``Server`` header hides the name and version of the HTTP library."""
-    headers = {"Server": "lifecycle", **({"Content-Type": content_type} if content_type else {})}
+    """Return a response with ``body``."""
+    headers = {**_SERVER, **({"Content-Type": content_type} if content_type else {})}
     return web.Response(status=status, body=body or None, headers=headers)
