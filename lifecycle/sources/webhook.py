@@ -10,6 +10,7 @@ from lifecycle._net import OwnNames
 from lifecycle.sources._http.settings import (
     Limits,
     Settings,
+    Verify,
     checked_methods,
     checked_paths,
     checked_verify,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from lifecycle.control import Emit
     from lifecycle.sources._http.requests import WebhookServer
     from lifecycle.sources.inbox import Inbox, InboxDelivery
-    from lifecycle.sources.signatures.schemes import Verifier, Verify
+    from lifecycle.sources.signatures import Verifier
 
 __all__ = ["WebhookSource"]
 

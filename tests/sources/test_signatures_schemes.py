@@ -384,6 +384,12 @@ def test_a_request_too_old_or_from_the_future_is_rejected() -> None:
         make("hush", tolerance=302).verify(signed, BODY, now=NOW + 301)
 
 
+def test_a_scheme_that_signs_the_time_needs_it() -> None:
+    for make in TIMED:
+        with pytest.raises(TypeError, match=r"pass now=time\.time\(\)"):
+            make("hush").sign(BODY, delivery_id="1")
+
+
 def test_an_invalid_timestamp_is_rejected() -> None:
     for make in TIMED:
         signed = make("hush").sign(BODY, now=NOW, delivery_id="1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from lifecycle import _net
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from lifecycle._durations import Converted, Duration, DurationField
-    from lifecycle.sources.signatures.schemes import Verifier, Verify
+    from lifecycle.sources.signatures import Verifier
 
 __all__ = [
     "Limits",
     "Settings",
+    "Verify",
     "checked_methods",
     "checked_paths",
     "checked_verify",
@@ -34,6 +35,14 @@ __all__ = [
 _UNIX = "unix:"
 
 _WILDCARDS = frozenset("*?[]\\")
+
+
+class Verify(Protocol):
+    """A `Verifier` as a plain function."""
+
+    def __call__(self, headers: Mapping[str, str], body: bytes, *, now: float) -> str:
+        """See `Verifier.verify`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
