@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lifecycle.cli.failures import is_debugging, one_line
 from lifecycle.cli.output import PREFIX, RED, YELLOW, Console, stderr_console, without_output, write
 from lifecycle.workers.model import NOT_RESTARTED
 
@@ -44,8 +45,6 @@ def console_for(log_format: LogFormat | None, prefix: str = PREFIX) -> Console:
 
 def print_failure(console: Console, error: BaseException) -> None:
     """Print an error raised by the user's program, with a traceback unless it is an expected failure."""
-    from lifecycle.runtime.failures import is_debugging, one_line  # the runtime needs POSIX terminals
-
     line = None if is_debugging() else one_line(error)
     if line is not None:
         console.error(line)

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from lifecycle.cli.failures import one_line
 from lifecycle.cli.logs import console_for, print_failure, program_logging
 from lifecycle.cli.output import DONE, FAILED, CliError, UsageError, shell_status
-from lifecycle.runtime.failures import one_line
 from lifecycle.runtime.mains import Auxiliary
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from lifecycle.events import ClearLineEvent, InterruptEvent, ShutdownEvent, Susp
 from lifecycle.handlers import Escalator
 from lifecycle.runtime import current
 from lifecycle.runtime.lifetimes import current_life
-from lifecycle.runtime.signals import KeyPresses
+from lifecycle.runtime.presses import Action, Presses
 from lifecycle.sources.signals import SignalSource
 
 if TYPE_CHECKING:
@@ -76,18 +76,18 @@ class InterruptPolicy:
     async def __call__(self, event: Topical) -> None:
         """Take one step in response to Ctrl+C."""
         if self._keyboard is not None and self._keyboard.clear_line():
-            _forget_press()
+            self._forgive()
             with suppress(NotHandled):
                 await self._router.emit(ClearLineEvent())
         elif self._running.cancel():
-            _forget_press()
+            self._forgive()
         else:
             await self._escalator(event)
 
     async def _hand_over(self, _: Topical) -> None:
         assert self._interrupt is not None
         await self._interrupt(InterruptEvent())
-        _press_handled()
+        self._handled()
 
     async def _suspend_first(self, _: Topical) -> None:
         suspender, requested = self._suspender, self._requested
@@ -97,14 +97,24 @@ class InterruptPolicy:
         if suspender.state() in ("suspended", "suspending"):
             raise NotHandled("already suspended")
         self._requested = await self._router.emit(SuspendEvent())
-        _press_handled()
+        self._handled()
 
     async def _ask_for_another(self, _: Topical) -> None:
         say("press Ctrl+C again to quit")
-        _press_handled()
+        self._handled()
 
     async def _quit(self, _: Topical) -> None:
         await self._router.dispatch(ShutdownEvent("Ctrl+C"))
+
+    def _forgive(self) -> None:
+        """Do not count this Ctrl+C towards a forced exit, because it cleared a line or cancelled a handler."""
+        if (presses := _presses()) is not None:
+            presses.forgive()
+
+    def _handled(self) -> None:
+        """Treat this Ctrl+C as the first of the two presses that quit, ignoring any earlier presses."""
+        if (presses := _presses()) is not None:
+            presses.handled()
 
     def _reset(self) -> None:
         self._requested = None
@@ -113,16 +123,10 @@ class InterruptPolicy:
             current().reset_signals()
 
 
-def _forget_press() -> None:
-    """Do not count this Ctrl+C towards a forced exit, because it cleared a line or cancelled a handler."""
-    if (life := current_life.get(None)) is not None:
-        life.escalation.uncount()
-
-
-def _press_handled() -> None:
-    """Treat this Ctrl+C as the first of the two presses that quit, ignoring any earlier presses."""
-    if (life := current_life.get(None)) is not None:
-        life.escalation.handled()
+def _presses() -> Presses | None:
+    """Return the state of the key presses that the current lifetime receives, or None if it receives no signals."""
+    life = current_life.get(None)
+    return life.presses if life is not None and life.hears_signals else None
 
 
 class Signals(SignalSource):
@@ -134,16 +138,21 @@ class Signals(SignalSource):
     def __init__(self, on_shutdown: Callable[[], Awaitable[None]]) -> None:
         super().__init__(signal.SIGINT, signal.SIGTERM)
         self._on_shutdown = on_shutdown
-        self._presses = KeyPresses()
+        # The lifetime's key presses, and those to count without a lifetime.
+        self._shared: Presses | None = None
+        self._own = Presses()
 
     async def __aenter__(self) -> Self:
+        self._shared = _presses()
         with suppress(LookupError):
             current().on_shutdown(self._on_shutdown)
         return await super().__aenter__()
 
-    def _note(self, signum: int) -> None:
-        if not self._presses.repeats(signum, asyncio.get_running_loop().time()):
-            super()._note(signum)
+    def _receive(self, signum: int) -> None:
+        # The lifetime was the first to receive this signal.
+        action = self._own.signal(signum, self._loop.time()) if self._shared is None else self._shared.last
+        if action is not Action.REPEAT:
+            super()._receive(signum)
 
 
 class RunningHandlers:

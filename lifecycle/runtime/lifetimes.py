@@ -27,8 +27,9 @@ from lifecycle._util import current_life as _current_life
 from lifecycle._util import name_of
 from lifecycle._util import outermost_lives as _outermost_lives
 from lifecycle.errors import Interrupted
+from lifecycle.events.base import ClearLineEvent, InterruptEvent
 from lifecycle.runtime.force import tell_terminal
-from lifecycle.runtime.signals import Escalation
+from lifecycle.runtime.presses import Captor, Presses
 from lifecycle.runtime.stopping import Deadline, Draining, ShutdownHooks, StartedWorkers, as_router, has_route_for
 
 if TYPE_CHECKING:
@@ -277,7 +278,7 @@ class Lifetime:
 
     def reset_signals(self) -> None:
         """Start counting signals from zero again, for example because the user has resumed the program."""
-        self._life.escalation.reset()
+        self._life.presses.reset()
 
     def components(self) -> tuple[object, ...]:
         """Return the components that have a ``state()`` method under this lifetime and the lifetimes inside it.
@@ -401,7 +402,8 @@ class Life:
         self.lifetime: Final = Lifetime(self)
         #: True if signals reach this lifetime through the outer lifetime, which counts them for both.
         self.is_governed: bool = outer is not None and outer.hears_signals
-        self.escalation: Escalation = outer.escalation if outer and self.is_governed else Escalation(settings)
+        own = Presses(settings.force_exit, settings.cancel_on_interrupt, settings.reset_after)
+        self.presses: Presses = outer.presses if outer and self.is_governed else own
         self.background: Final = _BackgroundTasks(self)
         self.shutdown_hooks: Final = ShutdownHooks(self.lifetime, settings.hook_timeout)
         #: Hooks that run after the shutdown hooks, to send metrics.
@@ -480,7 +482,7 @@ class Life:
         for inner in tuple(self.inner):
             inner.begin(reason, signum)
         self.call_soon(self._begun)
-        if reason is not Reason.STOP and not self.is_governed and self.escalation.count and self.escalation.limit():
+        if reason is not Reason.STOP and not self.is_governed and self.presses.count and self.presses.limit():
             tell_terminal(f"stopping{self.next_step()}")
 
     def begin_for_signal(self, signum: int) -> None:
@@ -489,9 +491,8 @@ class Life:
 
     def next_step(self) -> str:
         """Return the part of a message that explains how to force an exit, or "" if that is impossible."""
-        escalation = self.escalation
-        left = escalation.limit() - escalation.count
-        if not escalation.limit():
+        left = self.presses.limit() - self.presses.count
+        if not self.presses.limit():
             return ""
         return f"; press Ctrl+C {'again' if left <= 1 else f'{left} more times'} to force"
 
@@ -586,6 +587,13 @@ class Life:
         """Return the routers among `all_routers` that have a specific route for ``topic``."""
         return tuple(router for router in self.all_routers() if has_route_for(router, topic))
 
+    def captor(self) -> Captor:
+        """Return the route that would receive a Ctrl+C."""
+        if self.routers_for("signal/interrupt"):
+            return Captor.SIGNAL
+        handled = any(self.routers_for(event.topic) for event in (InterruptEvent, ClearLineEvent))
+        return Captor.EVENT if handled else Captor.NONE
+
     @property
     def had_router(self) -> bool:
         """True if a router has run under this lifetime or is running under a lifetime inside it."""
@@ -607,13 +615,13 @@ class Life:
 
     def state(self) -> LifetimeState:
         """See `Lifetime.state`."""
-        routed = self.reason is Reason.NONE and bool(self.routers_for("signal/interrupt"))
+        captor = Captor.NONE if self.stopping else self.captor()
         return LifetimeState(
             reason=self.reason,
             signum=self.signum,
             stopping=self.reason is not Reason.NONE,
-            signals=self.escalation.count,
-            force_exit_at=self.escalation.limit(routed=routed) if self.hears_signals else 0,
+            signals=self.presses.count,
+            force_exit_at=self.presses.limit(captor) if self.hears_signals else 0,
             tasks=self.background.names,
             tasks_started=self.background.started,
             tasks_crashed=self.background.crashed,

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lifecycle._async import is_async, start_task
 from lifecycle._util import reason_of
 from lifecycle.errors import Interrupted
-from lifecycle.runtime.failures import one_line, print_as_one_line
 from lifecycle.runtime.lifetimes import Life, Lifetime, Reason, Settings, current_life
 from lifecycle.runtime.mains import as_main
 from lifecycle.runtime.signals import receiving_signals, signal_registry
@@ -80,10 +79,6 @@ def run(  # keyword settings of a program
         exit_timeout: If the shutdown takes more than this many seconds, the process is forced to exit with status 1.
         loop_factory: Creates the event loop, as for `asyncio.Runner`.
 
-    If `run` raises an expected failure and the program does not catch it, it is printed as one line. Examples are a
-    port already in use, an unreachable server, a missing environment variable, and a worker that was restarted too
-    often. With LIFECYCLE_DEBUG=1, the traceback is printed instead.
-
     Returns:
         The return value of the async function, or None.
 
@@ -112,15 +107,7 @@ def run(  # keyword settings of a program
         held.enter_context(_reaping_orphans(runner.get_loop()))
         held.enter_context(notifying(life))
         held.enter_context(runner)
-        held.push(_noting_failure)
         return _drive(life, _Program(life, program).live())
-
-
-def _noting_failure(_kind: object, error: BaseException | None, _traceback: object) -> None:
-    """Prepare the message for an expected failure, in case it ends the whole program."""
-    if error is not None and one_line(error) is not None:
-        _log.debug("the program failed", exc_info=error)
-        print_as_one_line(error)
 
 
 def _drive(life: Life, work: Coroutine[Any, Any, _T]) -> _T:

@@ -1,39 +1,34 @@
-"""Signals: owning the process's signal handlers, choosing an action for each signal, and performing it.
+"""Signals: owning the process's signal handlers, and carrying out the action that `Presses` chooses for each signal.
 
-`SignalRegistry` shares the handlers among any number of receivers. `Escalation` counts a lifetime's signals and chooses
-the action for each, from the first Ctrl+C to a forced exit. `receiving_signals` connects the two for one lifetime.
+`SignalRegistry` shares the handlers among any number of receivers. `receiving_signals` makes a lifetime one of them.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import os
 import signal
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from lifecycle import hooks
 from lifecycle.errors import LifecycleError
 from lifecycle.events.base import ClearLineEvent, InterruptEvent, ReloadEvent
 from lifecycle.runtime.force import Terminal, force_exit, tell_terminal
+from lifecycle.runtime.presses import Action, Captor
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Generator, Iterable
 
     from lifecycle.events import Topical
-    from lifecycle.runtime.lifetimes import Life, Settings
+    from lifecycle.runtime.lifetimes import Life
     from lifecycle.runtime.stopping import RouterLike
 
 __all__ = [
-    "Escalation",
-    "KeyPresses",
     "Receiver",
-    "SignalAction",
     "SignalRegistry",
     "receiving_signals",
     "replace_registry",
@@ -43,15 +38,6 @@ __all__ = [
 _log = logging.getLogger("lifecycle.runtime")
 
 _SIGHUP: int | None = getattr(signal, "SIGHUP", None)
-
-#: Timers may fire up to this many seconds early.
-_TICK = 1e-6
-#: A second SIGINT within this many seconds belongs to the same key press. A wrapper may forward a signal that the
-#: terminal has already sent to us.
-_ONE_PRESS = 0.05
-#: A SIGTERM or SIGHUP within this many seconds of the previous signal belongs to the same request to stop. systemd, GNU
-#: timeout and the terminal signal a whole group, and a parent in that group then stops its children with SIGTERM.
-_ONE_REQUEST = 1.0
 
 #: A function that may be called in the main thread at any point in the program. It must be quick, and must not take a
 #: lock or raise an error.
@@ -197,126 +183,6 @@ def replace_registry(registry: SignalRegistry) -> SignalRegistry:
     return before
 
 
-# -- from Ctrl+C to a forced exit -------------------------------------------------------------------------------------
-
-
-class SignalAction(Enum):
-    """The effect of a signal on a lifetime."""
-
-    #: The signal is counted but has no other effect.
-    COUNT = auto()
-    #: The routers receive it, and the program continues.
-    CAPTURE = auto()
-    #: The shutdown begins.
-    STOP = auto()
-    #: The process ends immediately.
-    FORCE = auto()
-    #: The signal belongs to the previous key press or request to stop, and has no effect.
-    REPEAT = auto()
-
-
-class KeyPresses:
-    """Recognises additional signals for the same key press or request to stop, such as those sent by a wrapper."""
-
-    def __init__(self) -> None:
-        # The times of the last key press and of the last signal that was not a repetition.
-        self._pressed = self._last = -math.inf
-
-    def repeats(self, signum: int, now: float, *, stopping: bool = False) -> bool:
-        """Return whether the signal repeats the previous press or request. Otherwise, record it as a new one.
-
-        A SIGTERM or SIGHUP repeats a request only if the program is ``stopping``. The previous signal may have been a
-        SIGINT with a different effect.
-        """
-        is_press = signum == signal.SIGINT
-        repeated = now - self._pressed < _ONE_PRESS if is_press else stopping and now - self._last < _ONE_REQUEST
-        if not repeated:
-            self._last = now
-            self._pressed = now if is_press else self._pressed
-        return repeated
-
-
-class Escalation:
-    """Counts the signals in a series and chooses an action for each. It makes no system calls.
-
-    A series ends after ``reset_after`` seconds without a signal, but never once the program is stopping.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._last = -math.inf
-        self._presses = KeyPresses()
-        # True if a router has handled a SIGINT in this series. The router may need two key presses, so only later ones
-        # force an exit.
-        self._taken = False
-        # How many of the counted key presses have been handled: 0 or 1.
-        self._handled = 0
-        #: The number of signals in the current series. If several key presses were handled, only the last of them is
-        #: included.
-        self.count: int = 0
-
-    def limit(self, *, routed: bool = False) -> int:
-        """Return how many signals in a series force an exit. 0 means never.
-
-        ``routed`` is true if a running router would handle a SIGINT now.
-        """
-        patience, wanted = self._settings.force_exit, self._settings.cancel_on_interrupt
-        if patience == 0:
-            return 0
-        if self._taken or wanted is False or (wanted is None and routed):
-            return patience + 2
-        return max(patience, 2)
-
-    def judge(self, signum: int, *, routed: bool, handled: bool = False, stopping: bool, now: float) -> SignalAction:
-        """Count a signal that arrived at the time ``now``, and return its effect.
-
-        ``routed`` is true if a running router has a route for this SIGINT. ``handled`` is true if a running router has
-        a route for `InterruptEvent`.
-        """
-        if self._presses.repeats(signum, now, stopping=stopping):
-            return SignalAction.REPEAT
-        if not stopping and now - self._last >= self._settings.reset_after - _TICK:
-            self.reset()
-        self._last = now
-        self.count += 1
-        if not stopping and signum != signal.SIGINT:
-            return SignalAction.STOP
-        captured = not stopping and self._captures(routed=routed, handled=handled)
-        self._taken |= captured and routed
-        if 0 < self.limit() <= self.count:
-            return SignalAction.FORCE
-        if captured:
-            return SignalAction.CAPTURE
-        return SignalAction.COUNT if stopping else SignalAction.STOP
-
-    def reset(self) -> None:
-        """Begin a new series."""
-        self.count = self._handled = 0
-        self._taken = False
-
-    def handled(self) -> None:
-        """Record that a key press was handled.
-
-        Only the last such press is counted, because it may be the first of two that a router needs.
-        """
-        self.count -= self._handled
-        self._handled = min(1, self.count)
-
-    def uncount(self) -> None:
-        """Remove a key press from the count, because it had its intended effect."""
-        self.count -= 1
-        if self.count <= 0:
-            self.reset()
-
-    def _captures(self, *, routed: bool, handled: bool) -> bool:
-        wanted = self._settings.cancel_on_interrupt
-        if wanted is not None:
-            return not wanted
-        # If `force_exit` is 2 or more, a router may handle the first key press. If no route handles it, the shutdown
-        # begins.
-        return routed or (handled and self._settings.force_exit >= 2)  # noqa: PLR2004
-
-
 # -- the signals of one lifetime --------------------------------------------------------------------------------------
 
 
@@ -338,7 +204,7 @@ def receiving_signals(life: Life) -> Generator[None]:
 
 
 class _LifetimeSignals:
-    """Performs the actions that `Escalation` chooses."""
+    """Performs the actions that `Presses` chooses."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
@@ -360,22 +226,20 @@ class _LifetimeSignals:
         stopping = life.stopping
         if signum == _SIGHUP and self._hang_up(signum, stopping=stopping):
             return
-        asked = signum == signal.SIGINT and not stopping
-        routed = asked and bool(life.routers_for("signal/interrupt"))
-        handled = asked and any(life.routers_for(event.topic) for event in (InterruptEvent, ClearLineEvent))
-        action = life.escalation.judge(signum, routed=routed, handled=handled, stopping=stopping, now=life.loop.time())
-        if action is SignalAction.REPEAT:
+        captor = Captor.NONE if stopping or signum != signal.SIGINT else life.captor()
+        action = life.presses.signal(signum, life.loop.time(), captor=captor, stopping=stopping)
+        if action is Action.REPEAT:
             return
-        life.call_soon(self._announce, signum, life.escalation.count)
-        if action is SignalAction.FORCE:
+        life.call_soon(self._announce, signum, life.presses.count)
+        if action is Action.FORCE:
             name = signal.Signals(signum).name
-            reason = f"{name} was signal number {life.escalation.count} in a row"
+            reason = f"{name} was signal number {life.presses.count} in a row"
             force_exit(signal_registry(), life.lifetime, reason)
-        elif action is SignalAction.STOP:
+        elif action is Action.STOP:
             life.begin_for_signal(signum)
-        elif action is SignalAction.CAPTURE:
+        elif action is Action.CAPTURE:
             # Check for a source now, because a source that starts later has not received this signal.
-            life.call_soon(self._capture, self._registry.has_source(signal.SIGINT), handled)
+            life.call_soon(self._capture, self._registry.has_source(signal.SIGINT), captor)
 
     def keep(self) -> None:
         """Reinstall the handlers periodically, in case a library has replaced them."""
@@ -395,7 +259,7 @@ class _LifetimeSignals:
         life = self._life
         routed = bool(life.routers_for("signal/hangup"))
         if routed:
-            life.call_soon(self._announce, signum, life.escalation.count)
+            life.call_soon(self._announce, signum, life.presses.count)
             life.call_soon(self._route, signum, self._registry.has_source(signum))
         # During a shutdown, the routers may already have ended. Even then, SIGHUP does not count towards a forced exit.
         reloads = not self._had_terminal and bool(life.all_routers() or (stopping and life.had_router))
@@ -406,13 +270,13 @@ class _LifetimeSignals:
     def _announce(self, signum: int, count: int) -> None:
         hooks.signal_received.announce(self._life.lifetime, signum=signum, count=count)
 
-    def _capture(self, sent_by_source: bool, handled: bool) -> None:
+    def _capture(self, sent_by_source: bool, captor: Captor) -> None:
         """Send a captured Ctrl+C to the routers."""
         if self._life.routers_for("signal/interrupt"):
             self._route(signal.SIGINT, sent_by_source)
             return
         _send(self._life.all_routers(), InterruptEvent(), ClearLineEvent())
-        if not handled:
+        if captor is Captor.NONE:
             tell_terminal(f"no route takes this Ctrl+C{self._life.next_step()}")
 
     def _route(self, signum: int, sent_by_source: bool) -> None:

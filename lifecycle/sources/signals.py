@@ -50,8 +50,8 @@ class SignalSource:
         default = [getattr(signal, name) for name in names if hasattr(signal, name)]
         self._signums = tuple(dict.fromkeys(_checked(signum) for signum in signals or default))
         self._waiting: deque[int] = deque()
-        # We replace this for each run, because it belongs to the current loop, and a source may run again in another
-        # loop.
+        # We replace these for each run, because a source may run again in another loop.
+        self._loop: asyncio.AbstractEventLoop
         self._wake = asyncio.Event()
         self._closing = False
         self._release: Callable[[], None] | None = None
@@ -60,20 +60,14 @@ class SignalSource:
         return f"SignalSource({', '.join(_name(signum) for signum in self._signums)})"
 
     async def __aenter__(self) -> Self:
-        registry, loop = signal_registry(), asyncio.get_running_loop()
+        registry, self._loop = signal_registry(), asyncio.get_running_loop()
         self._wake, self._closing = asyncio.Event(), False
         missing = [_name(signum) for signum in self._signums if not registry.can_take(signum)]
         if missing:
             _log.warning(
                 "%s cannot be handled outside the main thread, so no events are sent for them", ", ".join(missing)
             )
-
-        def receive(signum: int) -> None:
-            # This runs in a signal handler, so we leave the work to the loop, which may already be closed.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._note, signum)
-
-        self._release = registry.take(self._signums, receive, source=True)
+        self._release = registry.take(self._signums, self._receive, source=True)
         return self
 
     async def __aexit__(
@@ -103,6 +97,11 @@ class SignalSource:
         """
         self._closing = True
         self._wake.set()
+
+    def _receive(self, signum: int) -> None:
+        # This runs in a signal handler, so we leave the work to the loop, which may already be closed.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._note, signum)
 
     def _note(self, signum: int) -> None:
         if self._waiting.count(signum) < _BURST:

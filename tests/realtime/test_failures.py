@@ -1,4 +1,4 @@
-"""A program with an expected failure exits with one line and status 1. An unexpected error keeps its traceback."""
+"""`lifecycle run` prints one line for an expected failure. Other errors, and all errors of `run`, have a traceback."""
 
 from __future__ import annotations
 
@@ -50,10 +50,6 @@ def not_ready():
     spec = Spec("db", [sys.executable, "-c", code], ready="notify", output=lambda line, stream: None)
     return Supervisor("app", spec)
 
-def own_hook():
-    sys.excepthook = lambda kind, error, traceback: print("own:", error)
-    return listen
-
 if __name__ == "__main__":
     main = globals()[sys.argv[1]]
     run(main if inspect.iscoroutinefunction(main) else main())
@@ -80,72 +76,59 @@ def ended(here: Path, *argv: str, **env: str) -> subprocess.CompletedProcess[str
     )
 
 
+def started_by_command(here: Path, main: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a main of the program with `lifecycle run`."""
+    factory = [] if main in ("listen", "crash", "look_up", "environment") else ["--factory"]
+    return ended(here, "-m", "lifecycle", "run", f"program:{main}", *factory, **env)
+
+
 @pytest.mark.parametrize(
     ("main", "line"),
     [
-        ("listen", "program: [Errno 98] error while attempting to bind on address"),
-        ("source", "program: SourceFailed: source 'webhook 127.0.0.1:"),
-        ("environment", "program: the environment variable NOT_SET is not set"),
-        ("supervisor", "program: RestartLimitReached: 'app' gave up after more than 0 restarts within 1 s"),
-        ("process", "program: WorkerFailed: 'app' cannot start: the command 'no-such-command' was not found"),
+        ("listen", "[Errno 98] error while attempting to bind on address"),
+        ("source", "SourceFailed: source 'webhook 127.0.0.1:"),
+        ("environment", "the environment variable NOT_SET is not set"),
+        ("supervisor", "RestartLimitReached: 'app' gave up after more than 0 restarts within 1 s"),
+        ("process", "WorkerFailed: 'app' cannot start: the command 'no-such-command' was not found"),
     ],
 )
-def test_expected_failure_ends_a_program_with_one_line(here: Path, main: str, line: str) -> None:
-    program = ended(here, "program.py", main)
+def test_lifecycle_run_prints_one_line_for_an_expected_failure(here: Path, main: str, line: str) -> None:
+    program = started_by_command(here, main)
     assert program.returncode == 1
-    assert program.stderr.splitlines()[-1].startswith(line)
+    assert program.stderr.splitlines()[-1].startswith(f"[lifecycle] {line}")
     assert "Traceback" not in program.stderr
 
 
 @pytest.mark.parametrize("main", ["crash", "look_up", "start_failing"])
 def test_error_in_the_program_keeps_its_traceback(here: Path, main: str) -> None:
-    program = ended(here, "program.py", main)
+    program = started_by_command(here, main)
     assert program.returncode == 1
     assert "Traceback" in program.stderr
 
 
 def test_the_last_output_of_a_process_that_was_not_ready_follows_its_failure(here: Path) -> None:
-    program = ended(here, "program.py", "not_ready")
+    program = started_by_command(here, "not_ready")
     *_, line, last = program.stderr.splitlines()
-    assert line.startswith("program: WorkerFailed: 'app' cannot start, because its child 'db' cannot: ")
+    assert line.startswith("[lifecycle] WorkerFailed: 'app' cannot start, because its child 'db' cannot: ")
     assert line.endswith("; the end of its stderr:")
-    assert last == "no such table"
+    assert last == "[lifecycle] no such table"
     assert "Traceback" not in program.stderr
 
 
 def test_debugging_prints_the_traceback(here: Path) -> None:
-    assert "Traceback" in ended(here, "program.py", "listen", LIFECYCLE_DEBUG="1").stderr
+    assert "Traceback" in started_by_command(here, "listen", LIFECYCLE_DEBUG="1").stderr
 
 
-def test_hook_of_the_program_is_kept(here: Path) -> None:
-    assert ended(here, "program.py", "own_hook").stdout.startswith("own: [Errno 98]")
-
-
-def test_other_errors_after_a_caught_failure_keep_their_traceback(here: Path) -> None:
-    code = """
-import program
-try:
-    program.run(program.listen)
-except OSError as error:
-    print("caught", error.errno)
-open("nothing")
-"""
-    program = ended(here, "-c", code)
-    assert program.stdout == "caught 98\n"
-    assert "Traceback" in program.stderr
-
-
-@pytest.mark.parametrize(
-    ("argv", "line"),
-    [
-        (("program:listen",), "[lifecycle] [Errno 98] error while attempting to bind"),
-        (("program:source", "--factory"), "[lifecycle] SourceFailed: source 'webhook 127.0.0.1:"),
-        (("early:main",), "[lifecycle] the environment variable NOT_SET is not set"),
-    ],
-)
-def test_lifecycle_run_ends_with_one_line(here: Path, argv: tuple[str, ...], line: str) -> None:
-    (here / "early.py").write_text("import os\nmain = os.environ['NOT_SET']\n")
-    program = ended(here, "-m", "lifecycle", "run", *argv)
+def test_a_program_of_its_own_has_a_traceback(here: Path) -> None:
+    program = ended(here, "program.py", "listen")
     assert program.returncode == 1
-    assert program.stderr.splitlines()[-1].startswith(line)
+    assert "Traceback" in program.stderr
+    assert program.stderr.splitlines()[-1].startswith("OSError: [Errno 98] error while attempting to bind on address")
+
+
+def test_lifecycle_run_prints_one_line_for_a_failed_import(here: Path) -> None:
+    (here / "early.py").write_text("import os\nmain = os.environ['NOT_SET']\n")
+    program = ended(here, "-m", "lifecycle", "run", "early:main")
+    assert program.returncode == 1
+    assert program.stderr.splitlines()[-1].startswith("[lifecycle] the environment variable NOT_SET is not set")
     assert "Traceback" not in program.stderr
