@@ -15,12 +15,24 @@ import logging
 import re
 from collections import defaultdict
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from lifecycle import hooks
 from lifecycle.backoff import Backoff
-from lifecycle.control import Debounce, Dropped, Event, NotHandled, Router, UsageError, log, once, recover, timeout
+from lifecycle.control import (
+    CommandEvent,
+    Debounce,
+    Dropped,
+    Event,
+    NotHandled,
+    Router,
+    UsageError,
+    log,
+    once,
+    recover,
+    timeout,
+)
 from lifecycle.errors import Refused
 from lifecycle.testing import VirtualLoop
 
@@ -135,6 +147,7 @@ def clean(text: str) -> str:
     """Return ``text`` without what changes from run to run, or depends on the place of a line of the tests."""
     text = OBSERVER.sub(r" (observer \1)", text)
     text = re.sub(r"after \d+\.\d+ s", "after … s", text)
+    text = re.sub(r"\d+ running and \d+ waiting", "… running and … waiting", text)
     text = re.sub(r"registered at [^ ]+:\d+", "registered at …", text)
     return re.sub(r"<(Task|coroutine|async_generator|function|Delivery)\b.*>", r"<\1>", text)
 
@@ -204,16 +217,21 @@ def digests(outcome: Outcome) -> str:
 
 
 def _merge(pending: Event, new: Event) -> Event:
-    return Event(new.topic, f"{pending.data}+{new.data}")
+    return Event(new.topic, f"{_data(pending)}+{_data(new)}")
 
 
 def _number(event: Event) -> int:
-    return crc32(str(event.data).encode())
+    return crc32(_data(event).encode())
+
+
+def _data(event: Any) -> str:
+    """Return the data of an event. A command has none."""
+    return str(getattr(event, "data", event.topic))
 
 
 def _broken(event: Event) -> Any:
     if _number(event) % 2:
-        raise ValueError(f"{event.data} has no key")
+        raise ValueError(f"{_data(event)} has no key")
     return []
 
 
@@ -293,6 +311,8 @@ class _Stage:
             self._use()
         for each in program.routes:
             self._try("register", lambda each=each: self._register(each))  # type: ignore[misc]
+        if program.has_commands:
+            self._commands()
         for each in program.observers:
             self._try("observe", lambda each=each: self._observe(each))  # type: ignore[misc]
         if program.fallback is not None:
@@ -306,6 +326,26 @@ class _Stage:
     def _use(self) -> None:
         for name in self.program.use:
             self.router.use(self._middleware(name, "use"))
+
+    def _commands(self) -> None:
+        """Register two commands: one whose arguments are parsed, and one that gets its event."""
+
+        def note(text: str) -> None:
+            self.notes.add("calls", "commands", text)
+
+        @self.router.command
+        async def deploy(target: str, times: int = 1, *, force: bool = False) -> str:
+            """Deploy."""
+            note(f"deploy {target!r} {times!r} {force!r} begins")
+            await asyncio.sleep(self._pause(f"deploy {target}"))
+            note(f"deploy {target!r} ends")
+            return target
+
+        @self.router.command("say", help="Say it.")
+        def _(event: CommandEvent) -> None:
+            note(f"say {event.args}")
+            if not event.args:
+                raise UsageError("say what?")
 
     def _try(self, what: str, act: Callable[[], object]) -> None:
         try:
@@ -342,7 +382,9 @@ class _Stage:
         if name == "recover":
             return recover()
         if name == "recover with":
-            return recover(lambda event, error: self.notes.add("calls", f"recover {owner}", f"{event.data} {error!r}"))
+            return recover(
+                lambda event, error: self.notes.add("calls", f"recover {owner}", f"{_data(event)} {error!r}")
+            )
         if name == "once":
             return once
         if name == "log":
@@ -354,11 +396,11 @@ class _Stage:
 
         def around(handler: Any) -> Any:
             async def called(event: Event) -> Any:
-                self.notes.add("calls", stream, f"{event.data} enters")
+                self.notes.add("calls", stream, f"{_data(event)} enters")
                 try:
                     return await handler(event)
                 finally:
-                    self.notes.add("calls", stream, f"{event.data} leaves")
+                    self.notes.add("calls", stream, f"{_data(event)} leaves")
 
             called.__qualname__ = getattr(handler, "__qualname__", "?")
             return called
@@ -392,26 +434,26 @@ class _Stage:
         return one.scripts[_number(event) % len(one.scripts)]
 
     def _perform_now(self, one: Registered, event: Event) -> Any:
-        self.notes.add("calls", one.stream, f"{one.name} gets {event.topic} {event.data}")
+        self.notes.add("calls", one.stream, f"{one.name} gets {event.topic} {_data(event)}")
         for kind, *arguments in self._script(one, event):
             if kind == "raise":
-                raise _ERRORS[arguments[0]](f"{one.name} on {event.data}")
+                raise _ERRORS[arguments[0]](f"{one.name} on {_data(event)}")
             if kind == "return":
-                return f"{one.name}: {event.data}"
+                return f"{one.name}: {_data(event)}"
         return None
 
     async def perform(self, one: Registered, event: Event, **params: str) -> Any:
         """Perform the handler's script for this event, and note how it ends."""
 
         def note(text: str) -> None:
-            self.notes.add("calls", one.stream, f"{one.name} {text} {event.data}")
+            self.notes.add("calls", one.stream, f"{one.name} {text} {_data(event)}")
 
         note(f"gets {event.topic}" + "".join(f" {name}={value}" for name, value in params.items()) + " of")
         try:
             for number, step in enumerate(self._script(one, event)):
                 if step[0] == "return":
                     note("returns from")
-                    return f"{one.name}: {event.data}"
+                    return f"{one.name}: {_data(event)}"
                 await self._step(one, event, number, step, note)
         except asyncio.CancelledError:
             note("is cancelled at")
@@ -425,7 +467,7 @@ class _Stage:
     async def _step(self, one: Registered, event: Event, number: int, step: Any, note: Any) -> None:
         kind, argument = step
         # No two waits of a program end at the same time, because the order of what follows would be undefined.
-        pause = crc32(f"{self.program.seed} {one.name} {number} {event.data}".encode()) % 900_000 / 1e6
+        pause = self._pause(f"{one.name} {number} {_data(event)}")
         if kind == "sleep":
             await asyncio.sleep(argument + pause)
         elif kind == "resist":
@@ -435,11 +477,12 @@ class _Stage:
                 note("swallows a cancellation for")
                 await asyncio.sleep(pause)
         elif kind == "raise":
-            raise _ERRORS[argument](f"{one.name} on {event.data}")
-        elif str(event.data).count(".") < 2:
-            if not one.is_ordered or one.is_observer:
-                await asyncio.sleep(pause)
-            await self.emit(f"{event.data}.{one.name}{number}", argument, kind)
+            raise _ERRORS[argument](f"{one.name} on {_data(event)}")
+        elif _data(event).count(".") < 2:
+            await asyncio.sleep(pause)
+            await self.emit(f"{_data(event)}.{one.name}{number}", argument, kind)
+            # Otherwise, the next step would happen together with whatever follows the delivery.
+            await asyncio.sleep(pause)
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -461,6 +504,10 @@ class _Stage:
             raise
         except Exception as error:  # noqa: BLE001  # every error is noted
             note("emits", label, f"{topic} {how} raises {self.notes.error(error)}")
+
+    def _pause(self, what: str) -> float:
+        """Return a number of seconds that hardly anything else in the program waits."""
+        return (crc32(f"{self.program.seed} {what}".encode()) % 900_000 + 1) / 1e6
 
     def _source(self, name: str, kind: str, events: Any) -> Any:
         if kind == "push":
@@ -490,9 +537,17 @@ class _Stage:
     async def _do_emit(self, action: Action, topic: str, how: str) -> None:
         await self.emit(action.label, topic, how)
 
+    async def _do_command(self, action: Action, command: str, *words: str) -> None:
+        delivery = await self.router.emit(CommandEvent(command, words))
+        self.deliveries[action.label] = delivery
+        self.notes.add("emits", action.label, f"delivered {await delivery!r}")
+
     async def _do_burst(self, action: Action, topic: str, how: str, number: int) -> None:
         for each in range(number):
+            began = _now()
             await self.emit(f"{action.label}-{each}", topic, how)
+            if _now() > began:
+                await asyncio.sleep(self._pause(f"{action.label}-{each}"))
 
     async def _do_crowd(self, action: Action, topic: str, how: str, number: int) -> None:
         async with asyncio.TaskGroup() as group:
@@ -510,8 +565,8 @@ class _Stage:
         async with self.router.subscribe(pattern, maxsize=maxsize) as events:
             for _ in range(number):
                 await asyncio.sleep(pause)
-                event = cast("Event", await anext(events))
-                self.notes.add("calls", f"subscription {action.label}", f"{event.topic} {event.data}")
+                event = await anext(events)
+                self.notes.add("calls", f"subscription {action.label}", f"{event.topic} {_data(event)}")
             self.notes.add("calls", f"subscription {action.label}", f"ends, {events.dropped} dropped")
 
     async def _do_register(self, _: Action, one: Registered) -> None:
@@ -593,7 +648,7 @@ class _Stage:
             event = fields.get("event") if delivery is None else delivery.event
             text = [name]
             if event is not None:
-                text.append(str(event.data))
+                text.append(_data(event))
             if "pattern" in fields:
                 text.append(clean(fields["pattern"]))
             error = fields.get("error", delivery.error if name == "delivery_ended" and delivery is not None else None)
@@ -604,7 +659,7 @@ class _Stage:
             if name == "event_dropped":
                 self.notes.streams["messages"]["dropped"].append((0.0, clean(fields["reason"])))
             if name == "delivery_accepted" and delivery is not None and delivery.parent is not None:
-                text.append(f"caused by {delivery.parent.event.data}")
+                text.append(f"caused by {_data(delivery.parent.event)}")
             self.notes.add("hooks", "other" if delivery is None else f"#{delivery.id}", " ".join(text))
 
         return receive

@@ -36,7 +36,7 @@ __all__ = ["Action", "Program", "Registered", "differences", "main", "recorded",
 RECORDED = Path(__file__).parents[1] / "data" / "router_programs.json"
 
 #: The number of recorded seeds, and the number of outcomes that are recorded in full.
-_SEEDS, _IN_FULL = 1300, 30
+_SEEDS, _IN_FULL = 1000, 30
 
 #: The maximum size of an outcome that is recorded in full, in characters.
 _READABLE = 3000
@@ -47,6 +47,11 @@ _PATTERNS = (
     *("a", "a/b", "a/c", "a/*", "*/b", "a/**", "**", "*", "?", "a/[bc]", "a/[!b]", "**/c", "a/*/c", "[aj]*/**"),
     *("device/{id}/temp", "device/{id}/{kind}", "device/{id}/*", "device/**", "device/1/*", "device/*/load"),
     *("job/{id}", "job/*", "job/x", "{id:**}", "job/**", "a/{id:**}"),
+)
+
+_COMMANDS = (
+    *(("deploy", "site"), ("deploy", "site", "3"), ("deploy", "shop", "--force"), ("deploy",), ("deploy", "a", "b")),
+    *(("say", "it"), ("say",), ("unknown", "x")),
 )
 
 
@@ -108,6 +113,8 @@ class Program:
     routes: tuple[Registered, ...]
     observers: tuple[Registered, ...]
     fallback: Registered | None
+    #: Whether the commands of `playing` are registered.
+    has_commands: bool
     #: The name and kind of each source, and its events: a pause before each, and its topic.
     sources: tuple[tuple[str, str, tuple[tuple[float, str], ...]], ...]
     actions: tuple[Action, ...]
@@ -137,6 +144,7 @@ class _Writer:
         self.count = 0
         self.observed: list[str] = []
         self.labels: list[str] = []
+        self.has_commands = False
 
     def chance(self, share: float) -> bool:
         return self.random.random() < share
@@ -148,7 +156,7 @@ class _Writer:
     def program(self) -> Program:
         choose = self.random.choice
         routes = tuple(self.route() for _ in range(self.random.randint(1, 6)))
-        has_observers = self.chance(0.3)
+        has_observers, self.has_commands = self.chance(0.3), self.chance(0.15)
         observers = tuple(self.observer() for _ in range(self.random.randint(1, 2))) if has_observers else ()
         sources = tuple(self.source(number) for number in range(choice_of(self.random, (0, 0, 0, 1, 1, 2))))
         return Program(
@@ -161,6 +169,7 @@ class _Writer:
             routes=routes,
             observers=observers,
             fallback=self.handler("**", "fallback") if self.chance(0.4) else None,
+            has_commands=self.has_commands,
             sources=sources,
             actions=tuple(sorted(self.actions(sources), key=lambda each: each.at)),
         )
@@ -261,6 +270,8 @@ class _Writer:
         kinds = ("emit",) * 8 + ("burst",) * 4 + ("crowd",) * 3 + ("await", "cancel", "cancel", "subscribe")
         rare = ("probe", "explain", "remove", "replace", "replace", "register", "fallback", "hold", "release")
         kind = self.random.choice(kinds if self.chance(0.8) else (*rare, "observe", "unobserve"))
+        if self.has_commands and self.chance(0.3):
+            kind = "command"
         if kind in ("hold", "release") and not sources:
             kind = "emit"
         if kind in ("observe", "unobserve") and not self.observed:
@@ -269,12 +280,15 @@ class _Writer:
             kind = "emit"
         return Action(at, kind, label, self.arguments(kind, label, sources))
 
-    def arguments(self, kind: str, label: str, sources: Sequence[Any]) -> tuple[Any, ...]:  # noqa: PLR0911  # a table
+    def arguments(self, kind: str, label: str, sources: Sequence[Any]) -> tuple[Any, ...]:  # noqa: C901, PLR0911  # a table
         choose = self.random.choice
         if kind in ("emit", "burst", "crowd"):
             self.labels.append(label)
             how = choose(("emit", "emit and wait", "emit_nowait", "call"))
             return (self.topic(), how) if kind == "emit" else (self.topic(), how, self.random.randint(2, 5))
+        if kind == "command":
+            self.labels.append(label)
+            return choose(_COMMANDS)
         if kind in ("await", "cancel"):
             return (choose(self.labels),)
         if kind == "subscribe":
