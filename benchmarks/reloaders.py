@@ -11,7 +11,7 @@ of the others.
   ``uvicorn --reload``, and ``keep_old`` is ``lifecycle watch --socket --keep-old``.
 
 If a reloader does not restart the program within 20 seconds, its time is recorded as 20 seconds and its runs as 0.
-Before it stops the old process, ours waits until no file has changed for 50 ms and compiles the changed files. entr
+Before it stops the old process, ours waits until no file has changed for 20 ms and compiles the changed files. entr
 does neither. Before the first start, ours imports asyncio and watches each directory.
 """
 

@@ -271,14 +271,20 @@ class PathRules:
             *(each for each in flat if S_ISREG(file_mode(each))),
         )
 
-    def select(self, paths: Iterable[Path]) -> list[Path]:
-        """Return the ``paths`` that are not ignored. Each ignore file is checked only once."""
-        known: _Known = {}
-        return [path for path in paths if self.action(path, known) != "ignore"]
+    def actions(self, paths: Iterable[Path]) -> dict[Path, Action]:
+        """Return what to do about a change to each of the ``paths`` that is not ignored.
 
-    def action(self, path: Path, known: _Known | None = None) -> Action:
+        Each ignore file is checked only once.
+        """
+        known: _Known = {}
+        actions: dict[Path, Action] = {path: self._action(path, known) for path in paths}
+        return {path: action for path, action in actions.items() if action != "ignore"}
+
+    def action(self, path: Path) -> Action:
         """Return what to do about a change to ``path``."""
-        known = {} if known is None else known
+        return self._action(path, {})
+
+    def _action(self, path: Path, known: _Known) -> Action:
         path = absolute(path, self._here)
         if self._outputs and _identity(path) in self._outputs:
             return "ignore"

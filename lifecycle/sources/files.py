@@ -187,10 +187,7 @@ class FileWatchSource:
             elif (left := self._due.get(path, 0) - now()) > 0:
                 await wait_within(left, self._news)
             else:
-                self._due.pop(path, None)
-                event = self._event(self._pending.pop(path), Path(path))
-                if event is not None:
-                    await emit(event)
+                await self._send(emit)
 
     def _take(self, changes: Mapping[str, Change]) -> None:
         """Add changes to those that are not sent yet. They are sent in the order in which they settle."""
@@ -202,9 +199,13 @@ class FileWatchSource:
                 self._due[path] = due
         self._news.set()
 
-    def _event(self, change: Change, path: Path) -> FileEvent | None:
-        """Return the event for a change, or None if the filter rejects it."""
-        return FileEvent(change, path) if self._filter is None or self._filter(change, path) else None
+    async def _send(self, emit: Emit) -> None:
+        """Send the first change that is due, unless the filter rejects it."""
+        name = next(iter(self._pending))
+        self._due.pop(name, None)
+        change, path = self._pending.pop(name), Path(name)
+        if self._filter is None or self._filter(change, path):
+            await emit(FileEvent(change, path))
 
     def _compare_soon(self) -> None:
         """Compare all files after the next report, because other directories may be ignored now."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from lifecycle.cli.output import Console
     from lifecycle.cli.up.processes import Process
-    from lifecycle.cli.watch.session import ChangedFile, ChangedFiles, ChangeSource
+    from lifecycle.cli.watch.session import ChangedFiles, ChangeSource
     from lifecycle.control import Router
     from lifecycle.events import Change
 
@@ -97,22 +97,27 @@ class Changes:
 
     def _select(self, paths: Iterable[Path]) -> set[Path]:
         every = [*paths]
-        return {path for watch in self._watches for path in watch.rules.select(filter(watch.contains, every))}
+        return {path for watch in self._watches for path in watch.counting(every)}
 
-    def _react(self, _: Change, path: Path) -> tuple[_Watch, ...] | None:
-        """Return the watches of the processes that a change restarts, or None if there are none."""
-        return tuple(watch for watch in self._watches if watch.counts(path)) or None
+    def _react(self, changes: Mapping[Path, Change]) -> dict[Path, list[_Watch]]:
+        """Return the watches of the processes that each change restarts, without changes that restart none."""
+        found: dict[Path, list[_Watch]] = {}
+        for watch in self._watches:
+            for path in watch.counting(changes):
+                found.setdefault(path, []).append(watch)
+        return found
 
     def _prunes(self, directory: Path) -> bool:
         return all(watch.rules.prunes(directory) for watch in self._watches if watch.contains(directory))
 
-    async def _begin_check(self, event: ChangedFile[tuple[_Watch, ...]]) -> None:
-        """Compile a changed file while waiting for further changes."""
-        for watch in event.reaction:
-            if watch.syntax is not None:
-                await watch.syntax.begin(event.path)
+    async def _begin_check(self, batch: ChangedFiles[list[_Watch]]) -> None:
+        """Compile a file that changed alone while waiting for further changes."""
+        path, *more = batch.changes
+        for watch in batch.reactions[path]:
+            if watch.syntax is not None and not more:
+                await watch.syntax.begin(path)
 
-    async def _files(self, batch: ChangedFiles[tuple[_Watch, ...]]) -> None:
+    async def _files(self, batch: ChangedFiles[list[_Watch]]) -> None:
         changes = await self._contents.changed(batch.changes)
         names: list[str] = []
         for watch in self._watches:
@@ -148,9 +153,9 @@ class _Watch:
         """Return whether the process watches ``path`` or a parent directory."""
         return any(path.is_relative_to(root) for root in self.paths)
 
-    def counts(self, path: Path) -> bool:
-        """Return whether a change to ``path`` restarts the process."""
-        return self.contains(path) and self.rules.action(path) != "ignore"
+    def counting(self, paths: Iterable[Path]) -> Iterable[Path]:
+        """Return the ``paths`` that restart the process if they change."""
+        return self.rules.actions(filter(self.contains, paths))
 
     async def errors(self, changed: Iterable[Path] = ()) -> list[str]:
         """Return the errors that would prevent the process from starting after these changes."""

@@ -11,6 +11,7 @@ import contextlib
 import shlex
 from dataclasses import dataclass, field, replace
 from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from lifecycle._async import start_task
@@ -23,25 +24,22 @@ from lifecycle.cli.watch.contents import Contents
 from lifecycle.cli.watch.syntax import SyntaxCheck
 from lifecycle.control import Debounce, FileBatch, merge_files
 from lifecycle.errors import Dropped, SourceFailed
-from lifecycle.events import FileEvent
 from lifecycle.sources import FileWatchSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from lifecycle.cli.options import Action
     from lifecycle.cli.output import Console
     from lifecycle.cli.paths import PathRules
     from lifecycle.cli.watch.runner import Runner
     from lifecycle.cli.watch.settings import Settings
-    from lifecycle.control import ReloadEvent, Router, WebhookEvent
+    from lifecycle.control import Emit, ReloadEvent, Router, WebhookEvent
     from lifecycle.events import Change
     from lifecycle.handlers import SuspendHandler
 
 __all__ = [
     "ChangeSource",
-    "ChangedFile",
     "ChangedFiles",
     "Session",
     "because_of",
@@ -66,13 +64,6 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class ChangedFile(FileEvent, Generic[R]):
-    """A change that is not ignored, and the reaction to it."""
-
-    reaction: R = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
 class ChangedFiles(Generic[R]):
     """A batch of changes that are not ignored: the net change to each path, and the reaction to it."""
 
@@ -91,19 +82,8 @@ class ChangedFiles(Generic[R]):
         return ChangedFiles(merge_files(self.files, later.files), self.reactions)
 
 
-class _MergeChanged:
-    """Merges the changes of a burst into one batch."""
-
-    def first(self, event: ChangedFile[R]) -> ChangedFiles[R]:
-        return ChangedFiles(merge_files.first(event), {event.path: event.reaction})
-
-    def __call__(self, pending: ChangedFiles[R], new: ChangedFile[R]) -> ChangedFiles[R]:
-        pending.reactions[new.path] = new.reaction
-        return ChangedFiles(merge_files(pending.files, new), pending.reactions)
-
-
 class ChangeSource(FileWatchSource):
-    """A source that emits a `ChangedFile` for every change that has a reaction.
+    """A source that emits `ChangedFiles` with the changes that have a reaction.
 
     While files keep changing, it collects the changes. Directories for which ``prunes`` returns true are not watched.
     """
@@ -112,7 +92,7 @@ class ChangeSource(FileWatchSource):
 
     def __init__(
         self,
-        react: Callable[[Change, Path], object | None],
+        react: Callable[[Mapping[Path, Change]], Mapping[Path, object]],
         prunes: Callable[[Path], bool],
         *paths: Path,
         **settings: Any,
@@ -132,18 +112,22 @@ class ChangeSource(FileWatchSource):
         except OSError as error:
             raise SourceFailed(f"source {self.name!r} could not start: {error_text(error)}") from error
 
-    def _event(self, change: Change, path: Path) -> FileEvent | None:
-        if path.name in _IGNORE_FILES:
+    async def _send(self, emit: Emit) -> None:
+        changes: dict[Path, Change] = {Path(path): change for path, change in self._pending.items()}
+        self._pending.clear()
+        if any(path.name in _IGNORE_FILES for path in changes):
             self._compare_soon()
-        reaction = self._react(change, path)
-        return None if reaction is None else ChangedFile(change, path, reaction)
+        reactions = self._react(changes)
+        if reactions:
+            left: dict[Path, Change] = {path: changes[path] for path in reactions}
+            await emit(ChangedFiles(FileBatch(left), {**reactions}))
 
 
 def handle_changes(
     router: Router,
     handler: Callable[[ChangedFiles[R]], Awaitable[None]],
     paths: Iterable[Path],
-    react: Callable[[Change, Path], R | None],
+    react: Callable[[Mapping[Path, Change]], Mapping[Path, R]],
     *,
     prunes: Callable[[Path], bool],
     wait: float,
@@ -153,13 +137,15 @@ def handle_changes(
     """Return sources for changes below ``paths``, and call ``handler`` with batches of these changes.
 
     It is called when no file has changed for ``wait`` seconds, and every two seconds while files keep changing.
-    ``react`` returns the reaction to a change, or None to ignore the change. ``prunes`` returns whether all changes
+    ``react`` returns the reactions to changes, without those to ignore. ``prunes`` returns whether all changes
     below a directory are ignored. Directories in ``flat`` are watched without their subdirectories. ``poll`` is the
     interval, in seconds, for scanning files.
     """
     # The source reports changes once nothing has changed for a step, so only the rest of `wait` remains.
     step = min(max(wait, _SHORTEST_STEP), _LONGEST_STEP)
-    debounce = Debounce(max(wait - step, _SHORTEST_STEP), max_wait=max(_LONGEST_WAIT, wait), merge=_MergeChanged())
+    debounce = Debounce(
+        max(wait - step, _SHORTEST_STEP), max_wait=max(_LONGEST_WAIT, wait), merge=ChangedFiles[R].merge
+    )
     router.handle("file/*", handler, debounce=debounce)
     roots = ((True, tuple(paths)), (False, tuple(flat)))
     return [
@@ -242,31 +228,36 @@ class Session:
 
     def learn(self) -> AsyncGenerator[int]:
         """Read the watched files, so that touched but unchanged files can be recognised. Yields after each batch."""
-        return self._contents.learn(self._rules.files, self._rules.select)
+        return self._contents.learn(self._rules.files, self._rules.actions)
 
-    def react(self, change: Change, path: Path) -> Action | None:
-        """Return what to do about a change, or None to ignore it. With ``--verbose``, print it."""
-        counts = not self._settings.fs_events or change in self._settings.fs_events
-        action = self._rules.action(path) if counts else "ignore"
+    def react(self, changes: Mapping[Path, Change]) -> dict[Path, Action]:
+        """Return what to do about each change that is not ignored. With ``--verbose``, print all changes."""
+        kinds = self._settings.fs_events
+        counting = [path for path, change in changes.items() if not kinds or change in kinds]
+        actions = self._rules.actions(counting)
         if self._settings.verbose:
-            self._console.info(f"{change} {printable(self._rules.name(path))}: {action}")
-        return None if action == "ignore" else action
+            for path, change in changes.items():
+                self._console.info(f"{change} {printable(self._rules.name(path))}: {actions.get(path, 'ignore')}")
+        return actions
 
     def prunes(self, directory: Path) -> bool:
         """Return whether all changes below a directory are ignored."""
         return self._rules.prunes(directory)
 
-    async def begin_check(self, event: FileEvent) -> None:
-        """Compile a changed file while waiting for further changes."""
-        if self._syntax is not None and self._held is None:
-            await self._syntax.begin(event.path)
+    async def begin_check(self, batch: ChangedFiles[Action]) -> None:
+        """Compile a file that changed alone while waiting for further changes."""
+        if self._syntax is not None and self._held is None and len(batch.changes) == 1:
+            await self._syntax.begin(next(iter(batch.changes)))
 
     async def files(self, batch: ChangedFiles[Action]) -> None:
         """Handle changed files: send a signal, restart, or keep the running process because a file is broken."""
         if self._held is not None:
             self._held = self._held.merge(batch)
             return
-        changes = await self._contents.changed(batch.changes)
+        async with asyncio.TaskGroup() as tasks:
+            # Files are compiled while we find out which of them were only touched.
+            compiled = tasks.create_task(self._errors(batch), name="compile changed files")
+            changes = await self._contents.changed(batch.changes)
         if not changes:
             return
         why = self._rules.describe(changes)
@@ -277,9 +268,14 @@ class Session:
             self._runner.signal(self._settings.reload_signal, why)
             return
         self._runner.add_changes(changes)
-        if not await self._is_broken(changes, why):
+        if not self._report_broken(compiled.result(), why):
             self._runner.change(why)
             self._warn_of_loop(changes)
+
+    async def _errors(self, batch: ChangedFiles[Action]) -> list[str]:
+        """Compile the files in ``batch``, unless they lead only to a signal, and return the error messages."""
+        restarts = self._syntax is not None and any(action != "reload" for action in batch.reactions.values())
+        return await self._syntax.errors(batch.changes) if self._syntax is not None and restarts else []
 
     def _warn_of_loop(self, changes: Collection[Path]) -> None:
         """Warn about files that change after every start, because the command probably writes them."""
@@ -357,11 +353,14 @@ class Session:
 
         The error is printed, and also sent to an external caller.
         """
-        if not self._settings.check:
-            return False
-        wrong = await self._syntax.errors(changes) if self._syntax is not None else []
+        errors = await self._syntax.errors(changes) if self._syntax is not None else []
+        return self._report_broken(errors, why)
+
+    def _report_broken(self, errors: Sequence[str], why: str) -> bool:
+        """Report errors in files, including ``--env-file``. Return whether there are any."""
+        wrong = [*errors]
         try:
-            if self._settings.env_file is not None:
+            if self._settings.check and self._settings.env_file is not None:
                 read_env(self._settings.env_file)
         except ConfigError as error:
             wrong.append(str(error))

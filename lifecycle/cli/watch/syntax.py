@@ -22,11 +22,12 @@ __all__ = ["SyntaxCheck", "syntax_errors"]
 
 _log = logging.getLogger("lifecycle.cli")
 
-#: A program that runs on any Python 3. It reads paths and prints errors as JSON.
+#: A program that runs on any Python 3. It reads paths, each followed by a null character, and prints errors as JSON.
+#: Modules that are slow to import are imported only if there is an error.
 _PROGRAM = """
-import json, sys, traceback
+import os, sys
 found = {}
-for path in json.load(sys.stdin):
+for path in map(os.fsdecode, sys.stdin.buffer.read().split(b"\\0")[:-1]):
     try:
         with open(path, "rb") as stream:
             source = stream.read()
@@ -35,10 +36,15 @@ for path in json.load(sys.stdin):
     try:
         compile(source, path, "exec", 0, True)
     except (SyntaxError, ValueError) as error:
+        import traceback
         found[path] = "".join(traceback.format_exception_only(type(error), error))
     except (MemoryError, RecursionError):
         pass
-json.dump(found, sys.stdout)
+if found:
+    import json
+    json.dump(found, sys.stdout)
+else:
+    sys.stdout.write("{}")
 """
 _PYTHON: Final = (".py",)
 _JAVASCRIPT: Final = (".js", ".mjs", ".cjs")
@@ -87,7 +93,7 @@ class SyntaxCheck:
         paths = {*changed, *self._unsure}
         first, errors = await self._first_errors()
         found = errors if first in paths else {}
-        found |= await syntax_errors(self._interpreter, sorted(paths - {first}))
+        found |= await syntax_errors(self._interpreter, sorted(paths - {first}, key=str))
         self._unsure = frozenset(found)
         return list(found.values())
 
@@ -127,7 +133,7 @@ def _suffixes(interpreter: str) -> tuple[str, ...]:
 async def _find_in_python(python: str, sources: Collection[Path], found: dict[Path, str]) -> None:
     if not sources:
         return
-    answer = await _output([python, *_OPTIONS, _PROGRAM], json.dumps(list(map(str, sources))).encode())
+    answer = await _output([python, *_OPTIONS, _PROGRAM], b"".join(os.fsencode(path) + b"\0" for path in sources))
     try:
         errors: dict[str, str] = json.loads(answer)
     except ValueError:

@@ -69,8 +69,7 @@ class Rig:
         await self.report(changes)
 
     async def report(self, changes: dict[Path, Change]) -> None:
-        reactions = {path: self.session.react(change, path) for path, change in changes.items()}
-        counting = {path: reaction for path, reaction in reactions.items() if reaction is not None}
+        counting = self.session.react(changes)
         if counting:
             await self.session.files(ChangedFiles(FileBatch({path: changes[path] for path in counting}), counting))
 
@@ -308,7 +307,7 @@ async def test_no_watches_remain_if_a_path_does_not_exist(tmp_path: Path) -> Non
         router,
         handler,
         [tmp_path],
-        lambda *_: "restart",
+        lambda changes: dict.fromkeys(changes, "restart"),
         prunes=lambda _: False,
         wait=0.05,
         flat=[tmp_path / "missing"],
