@@ -15,7 +15,7 @@ import logging
 import re
 from collections import defaultdict
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from zlib import crc32
 
 from lifecycle import hooks
@@ -77,9 +77,18 @@ _HOOKS = (
 OBSERVER = re.compile(r" \(also ([^)]*)\)")
 
 
+def register(router: Router, pattern: str, handler: Any, *, replace: bool, **settings: Any) -> None:
+    """Register ``handler`` for a pattern, or replace the handler that the pattern has."""
+    router.handle(pattern, handler, replace=replace, **settings)
+
+
 def observe(router: Router, pattern: str, handler: Any, **settings: Any) -> Callable[[], None]:
     """Let ``handler`` see each matching event in a lane of its own, and return a function that ends this."""
     return router.also(pattern, handler, **settings).remove
+
+
+#: The base class of a source that pushes events.
+SourceBase: Any = object
 
 
 async def call(router: Router, event: Event) -> Any:
@@ -370,7 +379,7 @@ class _Stage:
         return settings
 
     def _register(self, one: Registered, *, replace: bool = False) -> None:
-        self.router.handle(one.pattern, self._handler(one), replace=replace, **self._settings(one))
+        register(self.router, one.pattern, self._handler(one), replace=replace, **self._settings(one))
 
     def _observe(self, one: Registered) -> None:
         self.observers[one.name] = observe(self.router, one.pattern, self._handler(one), **self._settings(one))
@@ -512,6 +521,8 @@ class _Stage:
     def _source(self, name: str, kind: str, events: Any) -> Any:
         if kind == "push":
             return _Pushing(name, events, self)
+        if kind == "refusing":
+            return _Refusing(name, events, self)
 
         async def iterate() -> AsyncIterator[Event]:
             for number, (pause, topic) in enumerate(events):
@@ -606,6 +617,10 @@ class _Stage:
         await self.router.run()
         self.notes.add("emits", action.label, "has run")
 
+    async def _do_up(self, action: Action) -> None:
+        await self.router.wait_running()
+        self.notes.add("emits", action.label, "is running")
+
     async def _do_stop(self, _: Action) -> None:
         self.router.stop()
 
@@ -665,7 +680,7 @@ class _Stage:
         return receive
 
 
-class _Pushing:
+class _Pushing(SourceBase):  # type: ignore[misc]  # see `SourceBase`
     """A source that waits for every second delivery."""
 
     def __init__(self, name: str, events: Any, stage: _Stage) -> None:
@@ -683,6 +698,16 @@ class _Pushing:
                     self._stage.notes.add("emits", f"source {self.name}", f"delivered {await delivery!r}")
                 except Exception as error:  # noqa: BLE001  # every error is noted
                     self._stage.notes.add("emits", f"source {self.name}", self._stage.notes.error(error))
+
+
+class _Refusing(_Pushing):
+    """A source that cannot start."""
+
+    async def __aenter__(self) -> Self:
+        self._stage.notes.add("emits", f"source {self.name}", "refuses to start")
+        raise OSError(f"{self.name} cannot start")
+
+    async def __aexit__(self, *_: object) -> None: ...
 
 
 def _without(stage: _Stage, one: Registered) -> Any:

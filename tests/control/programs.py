@@ -245,7 +245,7 @@ class _Writer:
         return f"timeout {self.seconds(1.2)}" if self.chance(0.25) else self.random.choice(names)
 
     def source(self, number: int) -> tuple[str, str, tuple[tuple[float, str], ...]]:
-        kind = self.random.choice(("iterate", "push", "failing"))
+        kind = "refusing" if self.chance(0.1) else self.random.choice(("iterate", "push", "failing"))
         events = tuple((self.seconds(1.5), self.topic()) for _ in range(self.random.randint(1, 5)))
         return f"s{number + 1}", kind, events
 
@@ -253,6 +253,8 @@ class _Writer:
 
     def actions(self, sources: Sequence[Any]) -> Iterator[Action]:
         yield Action(self.seconds(2.0) if self.chance(0.3) else 0.0, "run", "run")
+        if self.chance(0.2):
+            yield Action(self.seconds(2.0), "up", "up")
         at = 0.001
         for number in range(self.random.randint(4, 16)):
             at += self.seconds(0.8)
