@@ -1,15 +1,18 @@
 """An HTTP server on aiohttp, with limits on its clients: how many there are, how long they wait, what they may parse.
 
-Clients can connect without a token, so they must not be able to use up the program's file descriptors or block its
-event loop. aiohttp parses requests and sends responses. A `_Client` passes it what the transport receives, in pieces.
-This module imports aiohttp, so we import it only when a server starts.
+Webhooks, probes, the dashboard, the control socket and live reload share it. Clients can connect without a token, so
+they must not be able to use up the program's file descriptors or block its event loop. aiohttp parses requests and
+sends responses. A `_Client` passes it what the transport receives, in pieces. This module imports aiohttp, so we import
+it only when a server starts.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import math
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 from weakref import WeakSet
 
@@ -20,13 +23,24 @@ from lifecycle._net import share_of_descriptors
 
 if TYPE_CHECKING:
     import logging
-    import socket
     import ssl
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Awaitable, Callable, Mapping
+    from typing import Any
 
     from aiohttp.streams import StreamReader
 
-__all__ = ["HttpServer"]
+    from lifecycle._listening import Listening
+
+__all__ = ["SERVER", "HttpServer", "problem"]
+
+#: The ``Server`` header hides the name and version of the HTTP library.
+SERVER: Final = {"Server": "lifecycle"}
+
+#: The time limit, in seconds, for sending the last response on a connection when the server closes.
+_LAST_ANSWERS: Final = 0.5
+
+#: The time, in seconds, that connected clients have to send a request when another process takes over the socket.
+_LAST_REQUESTS: Final = 1.0
 
 #: The number of bytes of a client to parse at a time: of headers with what follows them, and of a body.
 _HEAD: Final = 2 * 1024
@@ -64,8 +78,16 @@ _open: Final[WeakSet[_Client]] = WeakSet()
 _servers: Final[WeakSet[HttpServer]] = WeakSet()
 
 
+def problem(status: int, reason: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    """Return an error response. Its reason helps users configure the sender."""
+    body = json.dumps({"error": reason}).encode()
+    return web.Response(
+        status=status, body=body, headers={"Content-Type": "application/json", **SERVER, **(headers or {})}
+    )
+
+
 class HttpServer:
-    """Serves aiohttp's ``server`` on listening sockets, which it owns.
+    """Calls ``answer`` for each request on sockets that it owns, or serves ``server``, whose handler calls `respond`.
 
     After connecting or receiving a response, a client has ``timeout`` seconds to send a request's headers. This
     includes the TLS handshake. The handler limits the time for the body. All servers together use at most half of the
@@ -74,25 +96,27 @@ class HttpServer:
     server rather stops accepting for as long, and new clients wait in the system's queue.
 
     Args:
-        server: aiohttp's server. Its handler must run inside `answering`.
-        sockets: The listening sockets.
+        listening: The listening sockets.
+        answer: Returns the response to a request.
+        server: aiohttp's server.
         timeout: Seconds for the headers of a request.
+        sending: Seconds for sending a response, or None if responses are small.
         refusal: Creates the response to malformed input from a status and a reason.
         log: The logger for malformed input and internal errors.
         context: The TLS context.
-        settings: Settings of aiohttp's protocol.
     """
 
     def __init__(
         self,
-        server: web.Server,
-        sockets: Iterable[socket.socket],
+        listening: Listening,
+        answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]] | None = None,
         *,
+        server: web.Server | None = None,
         timeout: float,  # a limit for clients
-        refusal: Callable[[int, str], web.StreamResponse],
+        sending: float | None = None,
+        refusal: Callable[[int, str], web.Response] = problem,
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
         context: ssl.SSLContext | None = None,
-        **settings: object,
     ) -> None:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.log = log
@@ -100,11 +124,13 @@ class HttpServer:
         self.timeout = timeout
         #: All clients read into this buffer, because aiohttp copies what it keeps.
         self.buffer: memoryview = memoryview(bytearray(_MOST))
-        settings = {"access_log": None, "keepalive_timeout": _NEVER, "lingering_time": 0, **settings}
-        self.protocol: Callable[[_Client], _Protocol] = lambda client: _Protocol(
-            server, client, refusal, log, loop=self.loop, **settings
-        )
-        self._sockets = list(sockets)
+        if server is None:
+            assert answer is not None, "one of them is given"
+            server = web.Server(partial(self.respond, answer))
+        self._aiohttp = server
+        self.protocol: Callable[[_Client], _Protocol] = lambda client: _Protocol(server, client, refusal, log)
+        self._sending_timeout = sending
+        self._listening = listening
         # asyncio's servers, one for each socket.
         self._accepting: list[asyncio.Server] = []
         self._most = share_of_descriptors(2, least=32, most=100_000)
@@ -132,7 +158,7 @@ class HttpServer:
 
     async def start(self) -> None:
         """Accept clients."""
-        for each in self._sockets:
+        for each in self._listening.sockets:
             # asyncio closes its socket, but another process may continue to use ours.
             server = await self.loop.create_server(
                 lambda: _Client(self), sock=each.dup(), backlog=_BATCH, start_serving=False
@@ -162,13 +188,35 @@ class HttpServer:
             for server in accepting:
                 server.close()
 
+    async def hand_over(self) -> None:
+        """Release an inherited socket for its next owner. Connected clients get a moment to send a request.
+
+        A socket that this process opened stays in use, because no other process would accept its clients.
+        """
+        if not self._listening.inherited:
+            return
+        await self.stop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_REQUESTS):
+                await self.all_asked.wait()
+
+    async def aclose(self) -> None:
+        """Stop accepting clients, and close every connection after its last response."""
+        try:
+            # In the meantime, requests that have arrived begin, so that they get a response before idle connections are
+            # closed.
+            await self.end()
+            self._aiohttp.pre_shutdown()
+            await self._aiohttp.shutdown(_LAST_ANSWERS)
+        finally:
+            await self.close()
+
     async def end(self) -> None:
         """Stop accepting clients, close the sockets, and stop waiting for rejected clients."""
         try:
             await self.stop()
         finally:
-            for each in self._sockets:
-                each.close()
+            self._listening.close()
             self.ending = True
             for client in self.clients:
                 client.hurry()
@@ -187,9 +235,10 @@ class HttpServer:
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def answering(self, request: web.BaseRequest) -> Generator[_Client]:
-        """Run a block that answers ``request``, whose headers have arrived. The next request may follow it."""
+    async def respond(
+        self, answer: Callable[[Any], Awaitable[web.StreamResponse]], request: web.BaseRequest
+    ) -> web.StreamResponse:
+        """Answer ``request``, whose headers have arrived. The next request may follow it."""
         protocol = request.protocol
         assert isinstance(protocol, _Protocol), "it is made here"
         client = protocol.client
@@ -198,11 +247,25 @@ class HttpServer:
             client.begin(request.content, chunked=request.content_length is None)
             self._sending[client] = self.loop.time()
         try:
-            yield client
+            response = await answer(request)
+            if self._sending_timeout is None and request.content.is_eof():
+                # aiohttp sends it.
+                return response
+            try:
+                async with asyncio.timeout(self._sending_timeout):
+                    await response.prepare(request)
+                    await response.write_eof()
+            except TimeoutError:
+                client.cut()
+            except ConnectionError:
+                return response
         finally:
             self.complete(client)
             if client in self.clients:
                 self._wait_for(client)
+        if not request.content.is_eof():
+            await client.linger()
+        return response
 
     def admit(self, client: _Client) -> None:
         """Add a new client, and wait for its first request."""
@@ -474,11 +537,19 @@ class _Protocol(web.RequestHandler):
         self,
         server: web.Server,
         client: _Client,
-        refusal: Callable[[int, str], web.StreamResponse],
+        refusal: Callable[[int, str], web.Response],
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
-        **settings: object,
     ) -> None:
-        super().__init__(server, logger=log, **settings)  # type: ignore[arg-type]  # aiohttp declares each of them
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            logger=log,  # type: ignore[arg-type]  # it also takes adapters
+            access_log=None,  # type: ignore[arg-type]  # None turns it off
+            keepalive_timeout=_NEVER,
+            lingering_time=0,
+            # A body is verified as it was sent. Handlers refuse compressed bodies.
+            auto_decompress=False,
+        )
         self._refusal = refusal
         self._log = log
         #: The client that owns this protocol.
@@ -498,6 +569,19 @@ class _Protocol(web.RequestHandler):
             self._log.info("rejected malformed HTTP from %s: %s", request.remote, type(exc).__name__)
         if request.writer.output_size > 0:
             raise ConnectionError("the response had begun when the request failed")
-        answer = self._refusal(status, "internal error" if status >= 500 else "the request is malformed")  # noqa: PLR2004
+        refusal = self._refusal(status, "internal error" if status >= 500 else "the request is malformed")  # noqa: PLR2004
+        answer = _LastResponse(status=refusal.status, body=refusal.body, headers=refusal.headers)
+        answer.client = self.client
         answer.force_close()
         return answer
+
+
+class _LastResponse(web.Response):
+    """A response after which the client has a moment to stop sending, so that the response is not lost."""
+
+    client: _Client
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Send the rest of the response."""
+        await super().write_eof(data)
+        await self.client.linger()

@@ -11,6 +11,7 @@ import stat
 import struct
 from contextlib import suppress
 from dataclasses import dataclass
+from urllib.parse import quote
 
 __all__ = [
     "OwnNames",
@@ -20,9 +21,11 @@ __all__ = [
     "clear",
     "has_ended",
     "is_forsaken",
+    "is_local",
     "is_loopback",
     "peer",
     "share_of_descriptors",
+    "unix_path",
     "url_of",
 ]
 
@@ -91,8 +94,29 @@ class OwnNames:
         return address.is_loopback or not self._on_loopback
 
 
+def unix_path(host: str) -> str | None:
+    """Return the path in ``unix:/run/app.sock``, or None for any other host.
+
+    Raises:
+        ValueError: if the path is not absolute.
+    """
+    if not host.startswith("unix:"):
+        return None
+    path = host.removeprefix("unix:")
+    if not path.startswith("/") or "\0" in path:
+        raise ValueError(f"host={host!r} must contain an absolute path, such as unix:/run/app.sock")
+    return path
+
+
+def is_local(host: str) -> bool:
+    """Return whether ``host`` is unreachable from other machines."""
+    return unix_path(host) is not None or is_loopback(host)
+
+
 def url_of(scheme: str, host: str, port: int) -> str:
-    """Return a server's URL, without a trailing slash."""
+    """Return the URL of an address, without a trailing slash."""
+    if (path := unix_path(host)) is not None:
+        return f"{scheme}+unix://{quote(path, safe='')}"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 

@@ -6,10 +6,10 @@ import logging
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from lifecycle._durations import in_seconds
-from lifecycle._net import check_port
+from lifecycle._listening import listen
+from lifecycle._net import check_port, url_of
 from lifecycle.runtime.lifetimes import current_life
 from lifecycle.runtime.mains import Auxiliary
-from lifecycle.sources._http.settings import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -122,18 +122,20 @@ class ProbeServer(Auxiliary):
         return url_of("http", *(self._address or (self._host, self._port)))
 
     async def _open(self, held: AsyncExitStack) -> None:
-        from lifecycle.sources._http.server import Listener  # aiohttp is slow to import
+        from lifecycle._http import HttpServer  # aiohttp is slow to import
 
         self._life = current_life.get(None)
-        listener = Listener(self._answer, header_timeout=_HEADER_TIMEOUT)
-        self._address = await listener.listen(self._host, self._port)
-        held.push_async_callback(listener.aclose)
+        listening = await listen(self._host, self._port)
+        server = HttpServer(listening, self._answer, timeout=_HEADER_TIMEOUT, log=_log)
+        held.push_async_callback(server.aclose)
+        await server.start()
+        self._address = listening.address
         held.callback(setattr, self, "_address", None)
         if self._life is not None:
             held.enter_context(self._life.draining.delayed(self._drain_delay))
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
-        from lifecycle.sources._http.server import problem
+        from lifecycle._http import problem
 
         answer = self._answers.get(request.raw_path.partition("?")[0])
         if answer is None:
@@ -163,7 +165,7 @@ class ProbeServer(Auxiliary):
         """Return the metrics. Errors in custom collectors are only logged, because any client may read the response."""
         from aiohttp import web
 
-        from lifecycle.sources._http.server import problem
+        from lifecycle._http import problem
 
         assert self._metrics is not None, "the path exists only if there are metrics"
         try:

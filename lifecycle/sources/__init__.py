@@ -21,7 +21,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         ".signatures": "GitHub GitLab Hmac Slack StandardWebhooks Stripe",
         ".schedule": "ScheduleSource",
         ".ticker": "TickerSource",
-        "._http.settings": "Limits",
+        "._webhook_rules": "Limits",
         ".webhook": "WebhookSource",
     },
 )

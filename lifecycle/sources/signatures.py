@@ -64,7 +64,7 @@ class Verifier(Protocol):
 
 
 class _Sent(NamedTuple):
-    """The signatures of a request, and what is signed besides its body."""
+    """The signatures of a request, and what is signed together with its body."""
 
     #: The signatures, one of which must match.
     given: list[str]

@@ -1,4 +1,4 @@
-"""HTTP requests as events. The package ``_http`` contains the server."""
+"""HTTP requests as events."""
 
 from __future__ import annotations
 
@@ -6,18 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Literal
 
 from lifecycle._durations import in_seconds
-from lifecycle._net import OwnNames
-from lifecycle.sources._http.settings import (
-    Limits,
-    Settings,
-    Verify,
-    checked_methods,
-    checked_paths,
-    checked_verify,
-    is_local,
-    unix_path,
-    url_of,
-)
+from lifecycle._listening import listen
+from lifecycle._net import unix_path, url_of
+from lifecycle.sources._webhook_rules import Admission, Limits, Verify
 
 if TYPE_CHECKING:
     import ssl
@@ -27,7 +18,7 @@ if TYPE_CHECKING:
 
     from lifecycle._durations import Duration
     from lifecycle.control import Emit
-    from lifecycle.sources._http.requests import WebhookServer
+    from lifecycle.sources._webhook_server import WebhookServer
     from lifecycle.sources.inbox import Inbox, InboxDelivery
     from lifecycle.sources.signatures import Verifier
 
@@ -99,26 +90,20 @@ class WebhookSource:
         dedupe: Duration = 600.0,
         answer: Literal["accepted", "handled", "result"] = "accepted",
     ) -> None:
-        if verify is None and not is_local(host):
+        self._admission = Admission(host, verify, paths=paths, methods=methods, rate=limits.rate)
+        if answer not in ("accepted", "handled", "result"):
+            raise ValueError(f"answer={answer!r} is unknown; use 'accepted', 'handled' or 'result'")
+        if answer != "accepted" and inbox is not None:
             raise ValueError(
-                f"{host!r} can be reached from other machines, so requests must be verified; "
-                "pass verify=GitHub(secret), or listen on 127.0.0.1"
+                f"answer={answer!r} and an inbox cannot be combined, because an inbox responds before the event is "
+                "handled; leave one of them out"
             )
         self.name: str = f"webhook {host}:{port}" if unix_path(host) is None else f"webhook {host}"
         self._host, self._port = host, port
         self._context = ssl_context
-        self._settings = Settings(
-            verify=checked_verify(verify),
-            # Browsers cannot open Unix sockets.
-            names=OwnNames(host) if verify is None and unix_path(host) is None else None,
-            paths=checked_paths(paths),
-            methods=checked_methods(methods),
-            limits=limits,
-            dedupe=in_seconds("dedupe", dedupe, least=0, finite=True),
-            answer=_checked_answer(answer, inbox),
-            credential_header=getattr(verify, "credential_header", ""),
-            replay_key=getattr(verify, "replay_key", None),
-        )
+        self._limits = limits
+        self._dedupe = in_seconds("dedupe", dedupe, least=0, finite=True)
+        self._answer: Literal["accepted", "handled", "result"] = answer
         self._inbox = _delivery_of(inbox)
         self._server: WebhookServer | None = None
         # Why requests are refused: "suspended", "held", both, or empty.
@@ -144,19 +129,33 @@ class WebhookSource:
             OSError: if the address is in use or does not exist.
             JournalError: if the inbox cannot be opened or written.
         """
-        from lifecycle.sources._http.requests import WebhookServer  # importing aiohttp is slow
+        from lifecycle.sources._webhook_server import WebhookServer  # importing aiohttp is slow
 
         self._closing = asyncio.Event()
-        server = WebhookServer(self, self._settings, self._inbox)
-        server.suspended = bool(self._pauses)
         if self._inbox is not None:
             await self._inbox.open()
         try:
-            self._address = await server.listen(self._host, self._port, self._context)
+            listening = await listen(self._host, self._port)
+            server = WebhookServer(
+                self,
+                listening,
+                self._admission,
+                self._limits,
+                self._inbox,
+                context=self._context,
+                dedupe=self._dedupe,
+                answer=self._answer,
+            )
+            server.suspended = bool(self._pauses)
+            try:
+                await server.http.start()
+            except BaseException:
+                await server.http.aclose()
+                raise
         except BaseException:
             await self._leave_inbox()
             raise
-        self._server = server
+        self._server, self._address = server, listening.address
         return self
 
     async def __aexit__(
@@ -187,19 +186,19 @@ class WebhookSource:
 
         Keep requests in flight and the messages in the inbox.
         """
-        self._pause("suspended")
+        self._pause(self._pauses | {"suspended"})
 
     def resume(self) -> None:
         """Accept requests again, and deliver the messages in the inbox, unless the source is held."""
-        self._unpause("suspended")
+        self._pause(self._pauses - {"suspended"})
 
     def hold(self) -> None:
         """Do the same as `suspend`, independently of it. `Router.hold_source` calls this."""
-        self._pause("held")
+        self._pause(self._pauses | {"held"})
 
     def release(self) -> None:
         """End `hold`. The source accepts requests again unless it is suspended."""
-        self._unpause("held")
+        self._pause(self._pauses - {"held"})
 
     def close(self) -> None:
         """Make `run` return: refuse new requests, and finish those in flight.
@@ -226,15 +225,8 @@ class WebhookSource:
         if self._inbox is not None:
             await self._inbox.leave()
 
-    def _pause(self, why: str) -> None:
-        self._pauses.add(why)
-        self._apply_pauses()
-
-    def _unpause(self, why: str) -> None:
-        self._pauses.discard(why)
-        self._apply_pauses()
-
-    def _apply_pauses(self) -> None:
+    def _pause(self, why: set[str]) -> None:
+        self._pauses = why
         if self._server is not None:
             self._server.suspended = bool(self._pauses)
         if self._inbox is not None:
@@ -249,16 +241,3 @@ def _delivery_of(inbox: Inbox | None) -> InboxDelivery | None:
     if not isinstance(inbox, Inbox):
         raise TypeError(f"inbox={inbox!r} is not an Inbox; pass Inbox({inbox!r}) with the path of a file")
     return InboxDelivery(inbox)
-
-
-def _checked_answer(
-    answer: Literal["accepted", "handled", "result"], inbox: Inbox | None
-) -> Literal["accepted", "handled", "result"]:
-    if answer not in ("accepted", "handled", "result"):
-        raise ValueError(f"answer={answer!r} is unknown; use 'accepted', 'handled' or 'result'")
-    if answer != "accepted" and inbox is not None:
-        raise ValueError(
-            f"answer={answer!r} and an inbox cannot be combined, because an inbox responds before the event is "
-            "handled; leave one of them out"
-        )
-    return answer

@@ -155,8 +155,8 @@ async def test_a_request_whose_handler_outlasts_the_receiver_gets_504(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The handler is still running. After a 503, the sender would repeat the event, which would be handled twice."""
-    monkeypatch.setattr("lifecycle.sources._http.requests._GRACE", 0.01)
-    monkeypatch.setattr("lifecycle.sources._http.requests._LAST_GRACE", 0.01)
+    monkeypatch.setattr("lifecycle.sources._webhook_server._GRACE", 0.01)
+    monkeypatch.setattr("lifecycle.sources._webhook_server._LAST_GRACE", 0.01)
     handler, router, source = Handler(), Router(), WebhookSource(port=0, **HANDLED)
     router.handle("webhook", handler)
     async with running(router), aiohttp.ClientSession() as client:
@@ -255,7 +255,7 @@ async def test_a_repeated_request_gets_the_same_result() -> None:
 
 
 async def test_results_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lifecycle.sources._http.requests._MOST_BYTES", 1000)
+    monkeypatch.setattr("lifecycle.sources._webhook_server._MOST_BYTES", 1000)
     calls = 0
 
     async def handle(_: WebhookEvent) -> str:

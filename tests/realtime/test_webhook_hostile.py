@@ -433,7 +433,7 @@ async def test_a_disconnect_before_the_body_is_waited_for_is_not_an_error(
     """The data and the end arrive in the same loop iteration, so the connection is closed when the request begins."""
     async with serving() as served:
         wire = await served.connect()
-        clients = served.source._server._listener._server.clients  # type: ignore[union-attr]
+        clients = served.source._server.http.clients  # type: ignore[union-attr]
         await until(lambda: len(clients))
         (theirs,) = clients
         data = request(b"half a body")[:-4]
@@ -453,7 +453,7 @@ async def test_clients_that_connect_together_are_accepted_together() -> None:
         # These calls block the loop, so no connection is accepted in between.
         for _ in range(100):
             stack.enter_context(socket.create_connection(address))
-        clients, turns = served.source._server._listener._server.clients, 0  # type: ignore[union-attr]
+        clients, turns = served.source._server.http.clients, 0  # type: ignore[union-attr]
         while len(clients) < 100:
             turns += 1
             await asyncio.sleep(0)
@@ -615,8 +615,8 @@ async def test_clients_that_wait_with_their_bodies_do_not_lock_out_a_slow_body()
 
 
 async def test_a_body_that_is_still_sent_at_the_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lifecycle.sources._http.requests._GRACE", 0.01)
-    monkeypatch.setattr("lifecycle.sources._http.requests._LAST_GRACE", 0.01)
+    monkeypatch.setattr("lifecycle.sources._webhook_server._GRACE", 0.01)
+    monkeypatch.setattr("lifecycle.sources._webhook_server._LAST_GRACE", 0.01)
     async with AsyncExitStack() as held:
         async with serving() as served:
             wire = await Served(served.source, served.seen, held).invited(b"half a body")
@@ -676,7 +676,7 @@ async def test_disconnects_during_the_tls_handshake_leave_no_trace(
     hello: bytes, quiet: pytest.LogCaptureFixture
 ) -> None:
     async with serving(ssl_context=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)) as served:
-        clients = served.source._server._listener._server.clients  # type: ignore[union-attr]
+        clients = served.source._server.http.clients  # type: ignore[union-attr]
         for turn in range(8):
             wire = await served.connect()
             wire.send(hello)

@@ -92,7 +92,7 @@ async def test_slow_and_large_requests_do_not_reach_the_program(tmp_path: Path) 
 
         while not await is_up():
             await asyncio.sleep(0.02)
-        clients = served.source._server._listener._server.clients  # type: ignore[union-attr]
+        clients = served.source._server.http.clients  # type: ignore[union-attr]
         for _ in range(19):
             (await connect()).send(request(b"half a body")[:-4])
         assert await ask(request(b"good")) == 202

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from lifecycle.events import WebhookEvent
 from lifecycle.sources import GitHub, Limits, WebhookSource
-from lifecycle.sources._http.admission import RateLimiter
-from lifecycle.sources._http.settings import decoded
+from lifecycle.sources._webhook_rules import RateLimiter, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

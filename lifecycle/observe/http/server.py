@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
 
+from lifecycle import _http
 from lifecycle._async import start_task
 from lifecycle._http import HttpServer
+from lifecycle._listening import Listening
 from lifecycle.errors import Refused
 from lifecycle.observe.console import TooMany
 
@@ -57,8 +59,8 @@ _CHUNK = 32 * 1024
 
 #: Headers for every response. They forbid caching and content sniffing.
 _HEADERS: Mapping[str, str] = {
+    **_http.SERVER,
     "Cache-Control": "no-store",
-    "Server": "lifecycle",
     "X-Content-Type-Options": "nosniff",
 }
 
@@ -84,29 +86,6 @@ class _DebugLog(logging.LoggerAdapter[logging.Logger]):
 _debug_log = _DebugLog(_log)
 
 
-class _Application:
-    """Calls an aiohttp application, and limits the time for sending its responses."""
-
-    def __init__(self) -> None:
-        self.server: HttpServer | None = None
-
-    @web.middleware
-    async def send_in_time(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Send the response, or abort the connection if the client does not receive it in time."""
-        assert self.server is not None, "it is listening"
-        with self.server.answering(request) as client:
-            answer = await handler(request)
-            try:
-                async with asyncio.timeout(_CLIENT_TIMEOUT):
-                    await answer.prepare(request)
-                    await answer.write_eof()
-            except TimeoutError:
-                client.cut()
-        if not request.content.is_eof():
-            await client.linger()
-        return answer
-
-
 @asynccontextmanager
 async def serving(
     app: web.Application, console: Console, at: socket.socket, *, headers: Mapping[str, str] | None = None
@@ -116,14 +95,24 @@ async def serving(
     ``headers`` are added to responses to malformed requests, which do not reach ``app``.
     """
     app.on_shutdown.append(lambda _: console.end_streams())
-    sending = _Application()
-    app.middlewares.insert(0, sending.send_in_time)
+
+    @web.middleware
+    async def send_in_time(request: web.Request, handler: Handler) -> web.StreamResponse:
+        return await server.respond(handler, request)
+
+    app.middlewares.insert(0, send_in_time)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_TIMEOUT)
     await runner.setup()
     assert runner.server is not None, "it was set up"
     refusal = partial(problem, headers=headers)
-    server = HttpServer(runner.server, [at], timeout=_CLIENT_TIMEOUT, refusal=refusal, log=_debug_log)
-    sending.server = server
+    server = HttpServer(
+        Listening([at]),
+        server=runner.server,
+        timeout=_CLIENT_TIMEOUT,
+        sending=_CLIENT_TIMEOUT,
+        refusal=refusal,
+        log=_debug_log,
+    )
     await server.start()
     try:
         try:
@@ -150,7 +139,7 @@ def text_response(text: str) -> web.Response:
 
 def problem(status: int, reason: str, headers: Mapping[str, str] | None = None) -> web.Response:
     """Return an error response with a reason for the person who sent the request."""
-    return web.json_response({"error": reason}, status=status, headers={**_HEADERS, **(headers or {})})
+    return _http.problem(status, reason, {**_HEADERS, **(headers or {})})
 
 
 @web.middleware
