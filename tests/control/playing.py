@@ -28,6 +28,7 @@ from lifecycle.control import (
     NotHandled,
     Router,
     UsageError,
+    delivery,
     log,
     once,
     recover,
@@ -303,10 +304,10 @@ class _Stage:
         left = asyncio.all_tasks() - {asyncio.current_task()}
         if left:
             self.notes.add("state", "end", f"{len(left)} tasks are left")
-        for label, delivery in self.deliveries.items():
-            state = "pending" if not delivery.done else "succeeded"
-            if delivery.error is not None:
-                state = f"ended with {self.notes.error(delivery.error)}"
+        for label, sent in self.deliveries.items():
+            state = "pending" if not sent.done else "succeeded"
+            if sent.error is not None:
+                state = f"ended with {self.notes.error(sent.error)}"
             self.notes.add("emits", label, state)
         self._probe()
         for topic in self.program.topics:
@@ -457,7 +458,9 @@ class _Stage:
         def note(text: str) -> None:
             self.notes.add("calls", one.stream, f"{one.name} {text} {_data(event)}")
 
-        note(f"gets {event.topic}" + "".join(f" {name}={value}" for name, value in params.items()) + " of")
+        cause = delivery().parent
+        values = "".join(f" {name}={value}" for name, value in params.items())
+        note(f"gets {event.topic}{values}{'' if cause is None else f' caused by {_data(cause.event)}'} of")
         try:
             for number, step in enumerate(self._script(one, event)):
                 if step[0] == "return":
@@ -659,23 +662,23 @@ class _Stage:
         def receive(sender: object, **fields: Any) -> None:
             if sender is not self.router:
                 return
-            delivery = fields.get("delivery")
-            event = fields.get("event") if delivery is None else delivery.event
+            about = fields.get("delivery")
+            event = fields.get("event") if about is None else about.event
             text = [name]
             if event is not None:
                 text.append(_data(event))
             if "pattern" in fields:
                 text.append(clean(fields["pattern"]))
-            error = fields.get("error", delivery.error if name == "delivery_ended" and delivery is not None else None)
+            error = fields.get("error", about.error if name == "delivery_ended" and about is not None else None)
             if error is not None:
                 text.append(self.notes.error(error))
             if "duration" in fields:
                 text.append(f"took {fields['duration']:.6f}")
             if name == "event_dropped":
                 self.notes.streams["messages"]["dropped"].append((0.0, clean(fields["reason"])))
-            if name == "delivery_accepted" and delivery is not None and delivery.parent is not None:
-                text.append(f"caused by {_data(delivery.parent.event)}")
-            self.notes.add("hooks", "other" if delivery is None else f"#{delivery.id}", " ".join(text))
+            if name == "delivery_accepted" and about is not None and about.parent is not None:
+                text.append(f"caused by {_data(about.parent.event)}")
+            self.notes.add("hooks", "other" if about is None else f"#{about.id}", " ".join(text))
 
         return receive
 
