@@ -121,7 +121,8 @@ import sys
 from pathlib import Path
 import pytest
 Path("test_clock.py").write_text("async def test_clock(clock):\\n    await clock.advance(3600)")
-sys.exit(pytest.main(["-q", "-o", "asyncio_mode=auto", "test_clock.py"]) or print("works"))
+options = ["-q", "-p", "lifecycle.testing.plugin", "-o", "asyncio_mode=auto"]
+sys.exit(pytest.main([*options, "test_clock.py"]) or print("works"))
 """,
 }
 
