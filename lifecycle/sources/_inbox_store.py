@@ -9,28 +9,26 @@ import json
 import logging
 import math
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from lifecycle._util import error_text
 from lifecycle.events import WebhookEvent
 from lifecycle.journal import QUEUES, Journal, Queue
 from lifecycle.journal.database import FileLock
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from lifecycle.journal import Entry
 
-__all__ = ["WEBHOOKS", "InboxStore", "Message", "lock_path", "packed", "stored_error", "unpacked"]
+__all__ = ["WEBHOOKS", "InboxStore", "Message", "lock_path", "packed", "unpacked"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger("lifecycle.sources")
 
 #: The queue of webhooks, in a file that may also contain other queues.
 WEBHOOKS = Queue("webhook")
-
-#: The maximum number of characters in a stored error.
-_LONGEST_ERROR = 1000
 
 #: The maximum number of messages to read from the file at a time.
 _BATCH = 50
@@ -70,11 +68,6 @@ def unpacked(message: bytes) -> WebhookEvent:
     if not (isinstance(path, str) and path.startswith("/")):
         raise ValueError(f"{path!r} is not a path")
     return WebhookEvent(method, path, headers, query, body, identity)
-
-
-def stored_error(error: BaseException) -> str:
-    """Return an error's text as it is stored with the message."""
-    return error_text(error)[:_LONGEST_ERROR]
 
 
 class InboxStore:
@@ -129,13 +122,13 @@ class InboxStore:
         """
         message, name, now, remember = packed(event), _storable(key), self._journal.time(), self._dedupe
         leased = math.inf if ours else 0.0
-        return await self._journal.run(
+        return await self.run(
             lambda db: WEBHOOKS.accept(db, message, now=now, key=name, remember=remember, leased=leased)
         )
 
-    async def take_over(self) -> None:
-        """Release the messages of the previous owner. Call this after taking the lock."""
-        await self._journal.run(WEBHOOKS.release_all)
+    async def run(self, step: Callable[[sqlite3.Connection], T]) -> T:
+        """Run ``step`` in a transaction, in the thread of the file."""
+        return await self._journal.run(step)
 
     async def due(self) -> tuple[list[Message], float]:
         """Return the oldest messages that are due and unclaimed, and the number of seconds until more may be due.
@@ -153,30 +146,16 @@ class InboxStore:
             later = WEBHOOKS.next_due(db, now=now)
             return messages, math.inf if later is None else later - now
 
-        return await self._journal.run(look)
+        return await self.run(look)
 
-    async def counts(self) -> dict[str, int]:
-        """Return how many messages are waiting, how many are being delivered, and how many are dead letters."""
-        return await self._journal.run(WEBHOOKS.counts)
-
-    async def done(self, numbers: list[int]) -> None:
-        """Record that these messages were handled."""
-        await self._journal.run(lambda db: WEBHOOKS.done(db, *numbers))
-
-    async def retry(self, number: int, delay: float, error: str) -> None:
-        """Record that a message failed and is due again after ``delay`` seconds."""
-        due, text = self._journal.time() + delay, _storable(error)
-        await self._journal.run(lambda db: WEBHOOKS.retry(db, number, due=due, error=text))
-
-    async def discard(self, number: int, error: str) -> None:
-        """Record that a message failed for the last time and is now a dead letter."""
+    async def end(self, number: int, error: str, *, delay: float | None = None) -> None:
+        """Record that a message failed. It is due again after ``delay`` seconds, or becomes a dead letter."""
         text = _storable(error)
-        await self._journal.run(lambda db: WEBHOOKS.discard(db, number, error=text))
-
-    async def release(self, numbers: list[int]) -> None:
-        """Release messages that were not delivered."""
-        if numbers:
-            await self._journal.run(lambda db: WEBHOOKS.release(db, *numbers))
+        if delay is None:
+            await self.run(lambda db: WEBHOOKS.discard(db, number, error=text))
+        else:
+            due = self._journal.time() + delay
+            await self.run(lambda db: WEBHOOKS.retry(db, number, due=due, error=text))
 
 
 def _storable(text: str) -> str:

@@ -292,20 +292,21 @@ class WebhookServer:
     async def _hand_over(self, this: _InFlight, event: WebhookEvent, key: str) -> _Answer:
         """Wait until the event is in its lane or, if configured, has been handled."""
         self._move(this, _SPACE)
-        first = await self._cache.once(key, lambda: self._emitted(event))
-        found = first.found
-        if not isinstance(found, _Answer):
-            self._move(this, _HANDLER)
-            try:
-                answer = await self._handled(found)
-            except Refused:
-                # After an error, the request can be repeated.
-                if found.done:
-                    self._cache.forget(first)
-                raise
+        first = await self._cache.once(key, lambda: self._emitted(event)) if key else None
+        found = await self._emitted(event) if first is None else first.found
+        if isinstance(found, _Answer):
+            return found
+        self._move(this, _HANDLER)
+        try:
+            answer = await self._handled(found)
+        except Refused:
+            # After an error, the request can be repeated.
+            if first is not None and found.done:
+                self._cache.forget(first)
+            raise
+        if first is not None:
             self._cache.keep(first, answer)
-            return answer
-        return found
+        return answer
 
     async def _emitted(self, event: WebhookEvent) -> Delivery | _Answer:
         """Put ``event`` into its lane. Return the answer, or the delivery if the sender waits for its handler."""
@@ -447,7 +448,7 @@ class _First:
 
 
 class _IdempotencyCache:
-    """The answers to the requests of the last ``seconds``, in memory, by their keys. "" is not a key."""
+    """The answers to the requests of the last ``seconds``, in memory, by their keys."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -465,7 +466,7 @@ class _IdempotencyCache:
             if first.accepted.result():
                 return first
         first = _First(key)
-        if key and self._seconds:
+        if self._seconds:
             self._firsts[key] = first
             if len(self._firsts) > _MOST_KEYS:
                 self._forget_oldest()

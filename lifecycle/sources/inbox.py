@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 from lifecycle import hooks
 from lifecycle._async import start_task
 from lifecycle._durations import duration, store_seconds
+from lifecycle._util import error_text
 from lifecycle.backoff import Backoff
 from lifecycle.control.deliveries import emits_stored
 from lifecycle.errors import Dropped, JournalError, NotHandled, Refused
 from lifecycle.journal.queues import CachedCounts
-from lifecycle.sources._inbox_store import InboxStore, Message, stored_error
+from lifecycle.sources._inbox_store import WEBHOOKS, InboxStore, Message
 
 if TYPE_CHECKING:
     import os
@@ -54,6 +55,9 @@ _PAUSE = 1.0
 
 #: The time limit, in seconds, for writing the last results during a shutdown.
 _LAST_WRITES = 4.0
+
+#: The maximum number of characters in a stored error.
+_LONGEST_ERROR = 1000
 
 #: How long, in seconds, handled messages are collected so that they can be written together. Nothing waits for this.
 _GATHER = 0.02
@@ -150,7 +154,7 @@ class InboxDelivery:
         self._wake = asyncio.Event()
         # True if the last write to the file failed, so that repeated failures are logged only once.
         self._in_trouble = False
-        self._tally = CachedCounts(lambda: self._store.counts(), self._announce_change)  # noqa: PLW0108  # the store is replaced at times
+        self._tally = CachedCounts(lambda: self._store.run(WEBHOOKS.counts), self._announce_change)
         self._is_open = False
 
     @property
@@ -237,8 +241,9 @@ class InboxDelivery:
             with suppress(JournalError, TimeoutError):
                 async with asyncio.timeout(_LAST_WRITES):
                     await self._wait_written()
-                    unused = [message.id for message in (*self._found, *self._ready)]
-                    await self._store.release([*unused, *self._unused])
+                    unused = [*self._unused, *(message.id for message in (*self._found, *self._ready))]
+                    if unused:
+                        await self._store.run(lambda db: WEBHOOKS.release(db, *unused))
         finally:
             await self._close()
 
@@ -293,7 +298,7 @@ class InboxDelivery:
                 )
             await self._rest(_LOCK_EVERY)
         if not self._ending:
-            await self._store.take_over()
+            await self._store.run(WEBHOOKS.release_all)
             # Messages accepted before this line are not delivered from memory. The next read of the file finds them.
             self._is_ours = True
 
@@ -350,12 +355,14 @@ class InboxDelivery:
             self._done.append(message.id)
             if self._writing is None:
                 self._writing = start_task(self._write_done(), name="inbox messages done")
-        elif _is_final(error) or message.failures + 1 >= self._inbox.max_attempts:
-            _log.error("%s in the inbox is now a dead letter: %s", message.event.topic, stored_error(error))
-            await self._write(lambda store: store.discard(message.id, stored_error(error)))
+            return
+        text, delay = error_text(error)[:_LONGEST_ERROR], None
+        if _is_final(error) or message.failures + 1 >= self._inbox.max_attempts:
+            _log.error("%s in the inbox is now a dead letter: %s", message.event.topic, text)
         else:
             delay = self._inbox.backoff.delay(message.failures)
-            await self._write(lambda store: store.retry(message.id, delay, stored_error(error)))
+        await self._write(lambda: self._store.end(message.id, text, delay=delay))
+        if delay is not None:
             self._look_at = min(self._look_at, asyncio.get_running_loop().time() + delay)
             self._wake.set()
 
@@ -364,15 +371,15 @@ class InboxDelivery:
             while self._done:
                 await asyncio.sleep(_GATHER)
                 done, self._done = self._done, []
-                await self._write(lambda store, done=done: store.done(done))  # type: ignore[misc]  # a bound default
+                await self._write(lambda ids=done: self._store.run(lambda db: WEBHOOKS.done(db, *ids)))  # type: ignore[misc]  # a bound default
         finally:
             self._writing = None
 
-    async def _write(self, step: Callable[[InboxStore], Awaitable[None]]) -> None:
+    async def _write(self, step: Callable[[], Awaitable[None]]) -> None:
         """Run ``step``. If the file cannot be written, keep trying until it can."""
         while True:
             try:
-                await step(self._store)
+                await step()
             except JournalError as error:
                 self._log_trouble(error)
                 await asyncio.sleep(_PAUSE)
