@@ -44,7 +44,6 @@ _Writer: TypeAlias = "asyncio.Task[Any] | int"
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|\[?[0-?]*$|[^\[\]])", re.DOTALL)
 _STYLE = re.compile(r"\x1b\[[0-9;:]*m")
-_CHARACTER = re.compile(f"{_ESCAPE.pattern}|.", re.DOTALL)
 _CONTROL = {code: None for code in (*range(32), 127) if chr(code) not in "\t\x1b"}
 _TAB = 8
 
@@ -252,17 +251,11 @@ class OutputAbove:
         return [f"{self._incomplete.pop(key)}\n" for key in ended]
 
     def _excess(self) -> list[str]:
-        """Remove the beginning of the incomplete lines that need too many rows, and return it."""
+        """End incomplete lines, oldest first, until the others need at most half of the terminal's rows."""
         size = self._app.output.get_size()
-        rows = max(1, size.rows // 2)
-        oldest = list(self._incomplete)[: max(0, len(self._incomplete) - rows)]
-        excess = [f"{self._incomplete.pop(key)}\n" for key in oldest]
-        for key, line in self._incomplete.items():
-            begin = _last_rows(line, size.columns, rows // len(self._incomplete))
-            if begin:
-                style = "".join(_STYLE.findall(line[:begin]))
-                excess.append(f"{line[:begin]}\n")
-                self._incomplete[key] = style[max(style.rfind("\x1b[m"), style.rfind("\x1b[0m"), 0) :] + line[begin:]
+        excess: list[str] = []
+        while sum(_cells(line) // size.columns + 1 for line in self._incomplete.values()) > max(1, size.rows // 2):
+            excess.append(f"{self._incomplete.pop(next(iter(self._incomplete)))}\n")
         return excess
 
     def _put(self, text: str) -> None:
@@ -273,25 +266,12 @@ class OutputAbove:
             _log.debug("the terminal no longer exists; lost %r: %s", text, error)
 
 
-def _last_rows(line: str, columns: int, rows: int) -> int:
-    """Return where the last ``rows`` rows of a line begin that the terminal breaks into rows of ``columns`` cells."""
-    begins, cell = [0], 0
-    for character in _CHARACTER.finditer(line):
-        width = _width(character[0], cell)
-        if cell + width > columns:
-            begins.append(character.start())
-            cell = 0
-        cell += width
-    return begins[-rows] if len(begins) > rows else 0
-
-
-def _width(character: str, cell: int) -> int:
-    if character == "\t":
-        return _TAB - cell % _TAB
-    return 0 if len(character) > 1 else max(0, get_cwidth(character))
-
-
 def _shown(line: str) -> str:
     """Return the line without control characters other than those for colours and styles."""
     styled = _ESCAPE.sub(lambda found: found[0] if _STYLE.fullmatch(found[0]) else "", line)
     return styled.expandtabs(_TAB).translate(_CONTROL)
+
+
+def _cells(line: str) -> int:
+    """Return the width of a line in cells of the terminal."""
+    return get_cwidth(_STYLE.sub("", _shown(line)))

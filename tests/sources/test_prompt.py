@@ -225,12 +225,16 @@ async def test_a_long_incomplete_line_leaves_space_for_the_prompt(screen: Screen
     termios.tcsetwinsize(screen.near.fileno(), (10, 20))
     running = screen.run(PromptSource(), Emitted())
     await until(lambda: screen.shows(">"))
-    for number in range(100):
+    for number in range(20):
         print(f"{number:03}", end=" ", flush=True)
-    # The prompt takes one row of ten, and the line at most five. The rows before them are printed.
-    await until(lambda: screen.shows("073 074 \r\n") and screen.shows("099"))
+    # The line takes four of ten rows, so it is drawn with the prompt.
+    await until(lambda: screen.shows("019"))
+    assert not screen.shows("018 019 \r\n")
+    for number in range(20, 40):
+        print(f"{number:03}", end=" ", flush=True)
+    await until(lambda: screen.shows("038 039 \r\n"))
     print("end")
-    await until(lambda: screen.shows("075 076 ") and screen.shows("098 099 end\r\n"))
+    await until(lambda: screen.shows("end\r\n"))
     running.cancel()
     await asyncio.wait({running})
 
