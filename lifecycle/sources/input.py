@@ -145,7 +145,7 @@ class InputSource:
         """When the source is cancelled, drop the lines that have not been emitted."""
         self._discards = True
 
-    async def take(self, lines: Iterable[str], emit: Emit) -> None:
+    async def _take(self, lines: Iterable[str], emit: Emit) -> None:
         """Emit the events of ``lines`` without waiting for their handlers."""
         await self._emit_each(deque(lines), emit, wait=False)
 

@@ -8,21 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lifecycle.events import EndOfInputEvent
-from lifecycle.sources.input import CommandSet, GivenCommands, InputSource, is_terminal
+from lifecycle.sources.input import GivenCommands, InputSource, is_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
     from lifecycle.control import Emit
-    from lifecycle.control.commands import Commands
     from lifecycle.events import Topical
     from lifecycle.sources._terminal import PromptSession
 
 __all__ = ["PromptSource"]
 
 
-class PromptSource:
+class PromptSource(InputSource):
     """Reads commands from a prompt with history and completion for commands and their arguments.
 
     Text printed or logged while the prompt is shown appears above it. An incomplete line is shown as soon as it is
@@ -56,37 +55,15 @@ class PromptSource:
         fallback: Callable[[str], Topical | None] | None = None,
         command_prefix: str = "",
     ) -> None:
+        super().__init__(commands=commands, fallback=fallback, command_prefix=command_prefix)
         self.name = "prompt"
         self._prompt = prompt
-        self._commands = CommandSet(commands, command_prefix)
         self._history = None if history is None else Path(history).expanduser()
         self._toolbar = toolbar
-        self._input = InputSource(commands=self._commands, fallback=fallback, command_prefix=command_prefix)
         self._session: PromptSession | None = None
 
     def __repr__(self) -> str:
         return f"<PromptSource {self._prompt!r}>"
-
-    @property
-    def is_terminal(self) -> bool:
-        """True if stdin is a terminal."""
-        return self._input.is_terminal
-
-    @property
-    def lines(self) -> int:
-        """The number of lines of any kind read so far."""
-        return self._input.lines
-
-    def use_commands(self, commands: Commands) -> None:
-        """Also accept these commands, unless commands were specified explicitly.
-
-        A router calls this with its own commands.
-        """
-        self._commands.use(commands)
-
-    def discard_rest(self) -> None:
-        """When the source is cancelled, drop the lines that have not been emitted."""
-        self._input.discard_rest()
 
     def clear_line(self) -> bool:
         """Clear the typed text, and leave a search in the history. Return False if there was neither."""
@@ -108,7 +85,7 @@ class PromptSource:
     async def run(self, emit: Emit) -> None:
         """Show the prompt until Ctrl+D."""
         if not self._can_ask():
-            await self._input.run(emit)
+            await super().run(emit)
             return
         from lifecycle.sources._terminal import prompt_session  # importing prompt_toolkit is slow
 
@@ -117,7 +94,7 @@ class PromptSource:
             try:
                 while (text := await session.ask()) is not None:
                     # Pasted text may contain several lines.
-                    await self._input.take(text.splitlines(), emit)
+                    await self._take(text.splitlines(), emit)
             finally:
                 self._session = None
         await emit(EndOfInputEvent())
