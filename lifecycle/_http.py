@@ -200,29 +200,31 @@ class HttpServer:
             async with asyncio.timeout(_LAST_REQUESTS):
                 await self.all_asked.wait()
 
-    async def aclose(self) -> None:
-        """Stop accepting clients, and close every connection after its last response."""
+    async def aclose(self, finish: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Stop accepting clients, close the sockets, and close every connection after its last response.
+
+        ``finish`` ends aiohttp's server. By default, requests have half a second.
+        """
         try:
             # In the meantime, requests that have arrived begin, so that they get a response before idle connections are
             # closed.
-            await self.end()
-            self._aiohttp.pre_shutdown()
-            await self._aiohttp.shutdown(_LAST_ANSWERS)
-        finally:
-            await self.close()
-
-    async def end(self) -> None:
-        """Stop accepting clients, close the sockets, and stop waiting for rejected clients."""
-        try:
             await self.stop()
         finally:
             self._listening.close()
             self.ending = True
             for client in self.clients:
                 client.hurry()
+            try:
+                await (finish or self._finish)()
+            finally:
+                await self._abort()
 
-    async def close(self) -> None:
-        """Abort all connections, after `end`."""
+    async def _finish(self) -> None:
+        self._aiohttp.pre_shutdown()
+        await self._aiohttp.shutdown(_LAST_ANSWERS)
+
+    async def _abort(self) -> None:
+        """Abort all connections."""
         if self._timer is not None:
             self._timer.cancel()
         handshakes = [client.handshake for client in self.clients if client.handshake is not None]

@@ -122,14 +122,21 @@ def _take(wanted: Collection[object]) -> socket.socket | None:
     the descriptor available again. Child processes inherit neither of them.
     """
     for number in _inherited() if wanted else ():
-        if number not in _users or _users[number].fileno() == -1:
-            taken = _duplicate(number)
-            if taken is not None and _listens(taken) and _address_of(taken) in wanted:
+        if number in _users and _users[number].fileno() != -1:
+            continue
+        # Whatever else was passed to this process is not a socket.
+        with suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            found = socket.socket(fileno=os.dup(number))
+            name = found.getsockname()
+            address = name if found.family == socket.AF_UNIX else name[:2]
+            listens = found.type == socket.SOCK_STREAM and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if listens and address in wanted:
                 os.set_inheritable(number, False)
-                _users[number] = taken
-                return taken
-            if taken is not None:
-                taken.close()
+                _users[number] = found
+                return found
+            found.close()
     return None
 
 
@@ -142,19 +149,3 @@ def _inherited() -> range:
     ours = os.environ.get("LISTEN_PID") == str(os.getpid())
     usable = ours and number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS
     return range(_FIRST, _FIRST + int(number)) if usable else range(0)
-
-
-def _duplicate(number: int) -> socket.socket | None:
-    with suppress(OSError):
-        if stat.S_ISSOCK(os.fstat(number).st_mode):
-            return socket.socket(fileno=os.dup(number))
-    return None
-
-
-def _listens(given: socket.socket) -> bool:
-    return given.type == socket.SOCK_STREAM and bool(given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
-
-
-def _address_of(given: socket.socket) -> object:
-    name = given.getsockname()
-    return name if given.family == socket.AF_UNIX else name[:2]

@@ -115,13 +115,9 @@ async def serving(
     )
     await server.start()
     try:
-        try:
-            yield
-        finally:
-            await server.end()
+        yield
     finally:
-        await runner.cleanup()
-        await server.close()
+        await server.aclose(runner.cleanup)
 
 
 # -- responses and bodies ------------------------------------------------------------------------------------------
