@@ -382,8 +382,13 @@ class WebhookServer:
         try:
             async with asyncio.timeout(self._limits.body_timeout):
                 await _invite(request)
-                # Without the check of the transport, aiohttp would raise a RuntimeError.
-                while request.transport is not None and (chunk := await request.content.readany()):
+                while True:
+                    if request.transport is None:
+                        # Without this check, aiohttp would raise a RuntimeError.
+                        raise ConnectionResetError("the client disconnected")
+                    chunk = await request.content.readany()
+                    if not chunk:
+                        return bytes(body)
                     body += chunk
                     if len(body) > self._limits.body:
                         raise self._too_large()
@@ -395,9 +400,6 @@ class WebhookServer:
             raise Refused(408, _SLOW_BODY) from None
         finally:
             self._move(this, _BUSY)
-        if not request.content.is_eof():
-            raise ConnectionResetError("the client disconnected")
-        return bytes(body)
 
     def _refuse_slowest(self, this: _InFlight) -> None:
         slowest = next(each for each in self._in_flight if each.step == _BODY)
