@@ -454,25 +454,20 @@ class _InlineReader:
 
 
 class _ThreadReader:
-    """Reads in a daemon thread, one chunk per call.
+    """Reads in daemon threads, one chunk per thread.
 
-    If the reader is closed during a read, the thread ends once the read returns.
+    If the reader is closed during a read, the file is closed once the read returns.
     """
 
     def __init__(self, read: Callable[[], str | bytes], close: Callable[[], None] = lambda: None) -> None:
         self._read, self._close_file = read, close
         self._loop = asyncio.get_running_loop()
-        self._wanted = threading.Semaphore(0)
-        self._closed = False
         self._waiting: asyncio.Future[bytes] | None = None
-        self._thread = threading.Thread(target=self._work, name="lifecycle input", daemon=True)
 
     async def read(self) -> bytes:
         if self._waiting is None:
-            if not self._thread.ident:
-                self._thread.start()
             self._waiting = self._loop.create_future()
-            self._wanted.release()
+            threading.Thread(target=self._work, args=(self._waiting,), name="lifecycle input", daemon=True).start()
         # If we are cancelled, the read continues, and the next call returns its result.
         chunk = await asyncio.shield(self._waiting)
         self._waiting = None
@@ -483,24 +478,23 @@ class _ThreadReader:
         return waiting.result() if waiting is not None and waiting.done() else b""
 
     def close(self) -> None:
-        self._closed = True
-        self._wanted.release()
-        if not self._thread.ident:
+        if self._waiting is None or not self._waiting.cancel():
             self._close_file()
-        elif self._waiting is not None:
-            self._waiting.cancel()
 
-    def _work(self) -> None:
-        more = True
-        while more:
-            self._wanted.acquire()
-            if self._closed:
-                break
-            outcome = self._outcome()
-            more = isinstance(outcome, bytes) and outcome != b""
-            with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._set_result, outcome)
-        self._close_file()
+    def _work(self, waiting: asyncio.Future[bytes]) -> None:
+        outcome = self._outcome()
+        try:
+            self._loop.call_soon_threadsafe(self._end, waiting, outcome)
+        except RuntimeError:  # the loop is closed
+            self._close_file()
+
+    def _end(self, waiting: asyncio.Future[bytes], outcome: bytes | Exception) -> None:
+        if waiting.cancelled():
+            self._close_file()
+        elif isinstance(outcome, Exception):
+            waiting.set_exception(outcome)
+        else:
+            waiting.set_result(outcome)
 
     def _outcome(self) -> bytes | Exception:
         try:
@@ -513,15 +507,6 @@ class _ThreadReader:
             return b""
         except Exception as error:  # noqa: BLE001  # it is raised where the chunk is awaited
             return error
-
-    def _set_result(self, outcome: bytes | Exception) -> None:
-        waiting = self._waiting
-        if waiting is None or waiting.done():
-            return
-        if isinstance(outcome, Exception):
-            waiting.set_exception(outcome)
-        else:
-            waiting.set_result(outcome)
 
 
 def _warn(error: OSError) -> None:
