@@ -85,7 +85,7 @@ print("works")
 import asyncio
 from lifecycle import Pool
 async def main():
-    async with Pool("numbers", "operator:neg", size=(1, 1)) as pool:
+    async with Pool("numbers", "operator:neg", size=(1, 1), codec="msgpack") as pool:
         assert await pool.call("neg", 3) == -3
     print("works")
 asyncio.run(main())
