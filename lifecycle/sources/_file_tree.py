@@ -6,11 +6,10 @@ two looks is not reported. All methods block, so call them in a thread, one at a
 """
 
 # We use strings for paths, as the system does. Creating a Path for each file would take longer than looking at it.
-# ruff: noqa: PTH114, PTH116, PTH118, PTH119, PTH120
+# ruff: noqa: PTH116, PTH118, PTH119, PTH120
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import stat
@@ -39,33 +38,35 @@ Identity: TypeAlias = tuple[int, int]
 STAMP_NS = 20_000_000
 #: A directory that changed this many nanoseconds before a listing has not changed since. FAT has steps of two seconds.
 _LONG_NS = 3_000_000_000
-#: The state of a file that was only listed before its directory was replaced. No file on the disk has it.
-_REPLACED = 0
+#: The state of a file that was only listed, and of one whose directory was replaced later. No file on the disk has it.
+_LISTED, _REPLACED = -1, -2
 
 
 class _Folder:
     """The last known state of a directory.
 
-    A directory that contains a watched path has the names of its watched paths in ``only``. No other entry counts.
+    A directory that contains a watched path has the name of the watched path in ``only``. No other entry counts.
     """
 
-    def __init__(self, path: str, *, below: str = "", above: _Folder | None = None, only: Iterable[str] = ()) -> None:
+    def __init__(self, path: str, *, below: str = "", above: _Folder | None = None, only: str | None = None) -> None:
         #: The path as the user specified it, and the path without links, at which the system reports changes.
         self.path: str = path
         self.real: str = ""
         #: The path below the watched path, with a slash at the end. Empty for the watched path itself.
         self.below: str = below
         self.above: _Folder | None = above
-        self.only: frozenset[str] = frozenset(only)
-        #: None if this process cannot read the directory.
+        self.only: str | None = only
+        #: None if the directory is gone, or this process cannot read it. Then it cannot be watched.
         self.identity: Identity | None = None
-        #: A number for the state of each file; None if only its name has been listed.
-        self.files: dict[str, int | None] = {}
-        self.folders: dict[str, _Folder] = {}
+        #: The directories, and a number for the state of each file.
+        self.entries: dict[str, _Folder | int] = {}
         #: The names of all links, wherever they lead. Their targets may change without a hint.
         self.links: set[str] = set()
         #: The number of names that are skipped because they are not UTF-8.
         self.skipped: int = 0
+
+    def folders(self) -> list[_Folder]:
+        return [entry for entry in self.entries.values() if isinstance(entry, _Folder)]
 
 
 class Tree:
@@ -89,14 +90,14 @@ class Tree:
         self._roots = tuple(dict.fromkeys(roots))
         # The directories by real path. One that can be reached through several links has several snapshots.
         self._at: dict[str, list[_Folder]] = {}
-        self._tops = [_Folder(os.path.dirname(root), only=[os.path.basename(root)]) for root in self._roots]
+        self._tops = [_Folder(os.path.dirname(root), only=os.path.basename(root)) for root in self._roots]
         self._real_roots: tuple[str, ...] = ()
         # The net change to each path since the last call to `take_changes`.
         self._changes: dict[str, Change] = {}
         # A file that is only listed has changed if its time is later than this number of nanoseconds.
         self._listed_at = 0
         # Files that were looked at so soon after a write that the next write may leave their state as it is.
-        self._fresh: dict[str, int] = {}
+        self._fresh: set[str] = set()
         self._warned: set[str] = set()
         #: Ends a comparison early if it is set. The next comparison finds the other changes.
         self.stop: threading.Event = threading.Event()
@@ -113,9 +114,7 @@ class Tree:
         """
         folders = [folder for folder, *_ in self._at.values()]
         if roots:
-            folders = [
-                folder for top in self._tops for folder in (*top.folders.values(), *([top] if top.files else []))
-            ]
+            folders = [folder for top in self._tops for folder in (top.folders() or [top])]
         return {folder.real: folder.identity for folder in folders if folder.identity is not None}
 
     def take_changes(self) -> Mapping[str, Change]:
@@ -126,33 +125,22 @@ class Tree:
     def compare(self, *, names: bool = False) -> None:
         """Compare all files with the disk. On the first call, every file is added.
 
-        With ``names``, files are only listed, without a change, which takes a fraction of the time. A listed file is
-        modified at the first hint, or if it has changed since the list.
+        With ``names``, new files are only listed, without a change, which takes a fraction of the time.
         """
         if names:
             self._listed_at = time.time_ns() - STAMP_NS
         self._place_roots()
-        for top in self._tops:
-            for name in top.only:
-                self._look(top, name)
-                if name in top.folders:
-                    self._scan(top.folders[name], names=names, deep=True)
+        self._read(self._tops, deep=True, names=names)
 
-    def read_again(self, reals: Iterable[str], *, names: bool = False) -> None:
-        """Compare single directories, because they may have changed before they were watched."""
-        for folder in [each for real in reals for each in self._at.get(real, ())]:
-            with contextlib.suppress(OSError):
-                if names and os.stat(folder.real).st_ctime_ns < self._listed_at - _LONG_NS:
-                    continue
-            for name in folder.only:
-                self._look_below(folder, name)
-            if not folder.only:
-                self._scan(folder, names=names)
+    def read(self, reals: Iterable[str], *, deep: bool = False, names: bool = False) -> None:
+        """Compare the directories with these real paths, and all below them if ``deep`` is true."""
+        self._place_roots()
+        since = self._listed_at - _LONG_NS if names and not deep else 0
+        folders = [folder for real in reals if _changed_at(real) >= since for folder in self._at.get(real, ())]
+        self._read(folders, deep=deep, names=names)
 
     def update(self, hints: Iterable[str]) -> None:
-        """Look at the entries with these real paths, and then at each root and link."""
-        now = time.time_ns()
-        self._fresh = {path: at for path, at in self._fresh.items() if now - at < _LONG_NS}
+        """Compare the entries with these real paths."""
         directory: str
         name: str
         for path in hints:
@@ -160,20 +148,16 @@ class Tree:
             while directory not in self._at and name:
                 directory, name = os.path.split(directory)
             for folder in self._at.get(directory, [])[:]:
-                self._look_below(folder, name, hinted=True)
-        self.look_at_links()
+                self._read(self._look(folder, name, hinted=True))
 
     def look_at_links(self) -> None:
         """Look at each root and link, because the directories on the way to its target are not watched."""
         self._place_roots()
-        for top in self._tops:
-            for name in top.only:
-                self._look_below(top, name)
-        every = [folder for folders in self._at.values() for folder in folders]
-        for folder, name in [(each, name) for each in every for name in each.links]:
+        links = [(folder, name) for folders in self._at.values() for folder in folders for name in folder.links]
+        for folder, name in [*((top, top.only or "") for top in self._tops), *links]:
             # An earlier look may have removed the directory.
-            if name in folder.links:
-                self._look_below(folder, name)
+            if folder.real:
+                self._read(self._look(folder, name))
 
     def _place_roots(self) -> None:
         """Find where the roots and the directories that contain them are now."""
@@ -185,63 +169,37 @@ class Tree:
             except OSError:
                 top.identity = None
 
-    # -- looking at the disk ------------------------------------------------------------------------------------
+    # -- comparing with the disk --------------------------------------------------------------------------------
 
-    def _look_below(self, folder: _Folder, name: str, *, hinted: bool = False) -> None:
-        """Look at one entry. If it is a directory that is new here, read it."""
-        new = self._look(folder, name, hinted=hinted)
-        if new is not None:
-            self._scan(new)
-
-    def _look(self, folder: _Folder, name: str, *, hinted: bool = False) -> _Folder | None:
-        """Look at one entry. Return the directory if it is new here. ``hinted`` is whether the system reported it."""
-        if name not in folder.only if folder.only else self._rules.skips(name, folder.below + name):
-            return None
-        path = os.path.join(folder.path, name)
-        link = os.path.islink(path)
-        try:
-            found = os.stat(path)
-        except OSError:
-            self._forget(folder, name, link=link)
-            return None
-        return self._record(folder, name, found, link=link, hinted=hinted)
-
-    def _scan(self, folder: _Folder, *, names: bool = False, deep: bool = False) -> None:
-        """Read a directory and the new ones below it, or all below it if ``deep`` is true.
+    def _read(self, folders: Iterable[_Folder], *, deep: bool = False, names: bool = False) -> None:
+        """Read directories and the new ones below them, or all below them if ``deep`` is true.
 
         We use a loop, because recursion could overflow the call stack.
         """
-        pending = [folder]
+        pending = [*folders]
         while pending and not self.stop.is_set():
             folder = pending.pop()
-            entries = self._entries(folder)
-            if entries is None:
+            found = self._list(folder) if folder.real else None
+            if found is None:
                 continue
-            for name in {*folder.files, *folder.folders, *folder.links} - entries.keys():
-                self._forget(folder, name)
-            for name, entry in entries.items():
-                if names and entry.is_file(follow_symlinks=False):
-                    if self._rules.wants(name, folder.below + name):
-                        folder.files.setdefault(name, None)
-                    continue
-                link = entry.is_symlink()
-                try:
-                    new = self._record(folder, name, entry.stat(), link=link)
-                except OSError:
-                    self._forget(folder, name, link=link)
-                else:
-                    pending += [new] if new is not None and not deep else []
-            if deep:
-                pending += folder.folders.values()
+            new: list[_Folder] = []
+            for name in {*found, *folder.entries, *folder.links}:
+                entry = found.get(name) if names else None
+                if entry is None or not entry.is_file(follow_symlinks=False):
+                    new += self._look(folder, name)
+                elif name not in folder.entries and self._wants(folder, name) and not self._skips(folder, name):
+                    folder.entries[name] = _LISTED
+            pending += folder.folders() if deep else new
 
-    def _entries(self, folder: _Folder) -> dict[str, os.DirEntry[str]] | None:
-        """Return the entries that are not ignored, {} if the directory is gone, or None if it cannot be read."""
+    def _list(self, folder: _Folder) -> dict[str, os.DirEntry[str] | None] | None:
+        """Return the entries of a directory, which are none if it is gone, or None if it cannot be read."""
+        if folder.only is not None:
+            return {folder.only: None}
         try:
-            with os.scandir(folder.path) as found:
-                entries = {
-                    each.name: each for each in found if not self._rules.skips(each.name, folder.below + each.name)
-                }
+            with os.scandir(folder.path) as entries:
+                found: dict[str, os.DirEntry[str] | None] = {each.name: each for each in entries}
         except (FileNotFoundError, NotADirectoryError):
+            folder.identity = None
             return {}
         except OSError as error:
             folder.identity = None
@@ -249,78 +207,89 @@ class Tree:
                 folder.real, f"changes in {folder.path} are not reported, because it cannot be read: {error.strerror}"
             )
             return None
-        odd = [name for name in entries if not name.isascii() and not _is_text(name)]
+        odd = [name for name in found if not (name.isascii() or _is_text(name) or self._skips(folder, name))]
         folder.skipped = len(odd)
         for name in odd:
-            del entries[name]
+            del found[name]
         if odd:
             text = f"the name {odd[0]!r} in {folder.path} is not UTF-8, so it is skipped; rename it"
             self._warn("", f"{text} (other such names are not logged)")
-        return entries
+        return found
 
     def _warn(self, of: str, text: str) -> None:
         if of not in self._warned:
             self._warned.add(of)
             _log.warning(text)
 
-    # -- recording what is there --------------------------------------------------------------------------------
+    def _skips(self, folder: _Folder, name: str) -> bool:
+        return name != folder.only if folder.only is not None else self._rules.skips(name, folder.below + name)
 
-    def _record(
-        self, folder: _Folder, name: str, found: os.stat_result, *, link: bool, hinted: bool = False
-    ) -> _Folder | None:
-        """Record an existing entry. Return the directory if it is new here."""
+    def _wants(self, folder: _Folder, name: str) -> bool:
+        return folder.only is not None or self._rules.wants(name, folder.below + name)
+
+    def _look(self, folder: _Folder, name: str, *, hinted: bool = False) -> list[_Folder]:
+        """Compare one entry. If it is a directory that is new here, return it. ``hinted``: the system reported it."""
+        if self._skips(folder, name):
+            return []
+        path, link = os.path.join(folder.path, name), False
+        found: os.stat_result | None
+        try:
+            found = os.lstat(path)
+            if link := stat.S_ISLNK(found.st_mode):
+                found = os.stat(path)
+        except OSError:
+            found = None
         (folder.links.add if link else folder.links.discard)(name)
-        if stat.S_ISDIR(found.st_mode):
-            self._forget_file(folder, name)
-            return self._enter(folder, name, _identity(found))
-        self._forget_folder(folder, name)
-        if stat.S_ISREG(found.st_mode) and (folder.only or self._rules.wants(name, folder.below + name)):
-            self._record_file(folder, name, found, hinted=hinted)
+        if found is not None and stat.S_ISDIR(found.st_mode):
+            return self._enter(folder, name, path, _identity(found))
+        if found is not None and stat.S_ISREG(found.st_mode) and self._wants(folder, name):
+            self._record(folder, name, path, found, hinted=hinted)
         else:
-            self._forget_file(folder, name)
-        return None
+            self._forget(folder, name)
+        return []
 
-    def _record_file(self, folder: _Folder, name: str, found: os.stat_result, *, hinted: bool) -> None:
-        path, now = os.path.join(folder.path, name), time.time_ns()
-        state = hash((found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)) or 1
-        if name not in folder.files:
-            self._note(path, "added")
-        elif (known := folder.files[name]) is None:
-            # A link may lead to a file that is older than the list.
-            if not hinted and name not in folder.links and found.st_ctime_ns < self._listed_at:
-                return
-            self._note(path, "modified")
-        elif known != state or (hinted and path in self._fresh):
-            self._note(path, "modified")
-        folder.files[name] = state
-        self._fresh.pop(path, None)
-        if now - found.st_ctime_ns < STAMP_NS:
-            self._fresh[path] = now
-
-    def _enter(self, folder: _Folder, name: str, identity: Identity) -> _Folder | None:
-        """Record a directory. Return it if it is new here, or was replaced. Forget it if it is not part of the tree."""
-        path, link = os.path.join(folder.path, name), name in folder.links
-        real = os.path.realpath(path) if link or folder.only else os.path.join(folder.real, name)
-        if (
-            not (self._recursive or folder.only)
-            or (link and not folder.only and not self._follows(folder, real))
-            or (self._prunes is not None and not folder.only and self._prunes(Path(path)))
-        ):
-            self._forget_folder(folder, name)
-            return None
-        known = folder.folders.get(name)
+    def _record(self, folder: _Folder, name: str, path: str, found: os.stat_result, *, hinted: bool) -> None:
+        """Record a file."""
+        state = abs(hash((found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)))
+        known = folder.entries.get(name)
+        if isinstance(known, _Folder):
+            self._forget(folder, name)
+            known = None
         if known is None:
-            known = folder.folders[name] = _Folder(
-                path, below="" if folder.only else f"{folder.below}{name}/", above=folder
-            )
+            merge_change(self._changes, path, "added")
+        elif known == _LISTED:
+            # A link may lead to a file that is older than the list.
+            if hinted or name in folder.links or found.st_ctime_ns >= self._listed_at:
+                merge_change(self._changes, path, "modified")
+        elif known != state or (hinted and path in self._fresh):
+            merge_change(self._changes, path, "modified")
+        folder.entries[name] = state
+        is_fresh = time.time_ns() - found.st_ctime_ns < STAMP_NS
+        (self._fresh.add if is_fresh else self._fresh.discard)(path)
+
+    def _enter(self, folder: _Folder, name: str, path: str, identity: Identity) -> list[_Folder]:
+        """Record a directory, or forget it if it is not part of the tree."""
+        link, known = name in folder.links, folder.entries.get(name)
+        real = os.path.realpath(path) if link or folder.only is not None else os.path.join(folder.real, name)
+        is_part = folder.only is not None or (
+            self._recursive
+            and (not link or self._follows(folder, real))
+            and not (self._prunes is not None and self._prunes(Path(path)))
+        )
+        if not is_part or not isinstance(known, _Folder):
+            self._forget(folder, name)
+            if not is_part:
+                return []
+            known = _Folder(path, below="" if folder.only is not None else f"{folder.below}{name}/", above=folder)
+            folder.entries[name] = known
         elif (known.real, known.identity) == (real, identity):
-            return None
-        elif known.identity not in (identity, None):
+            return []
+        elif known.identity is not None:
             # The files of the two directories are compared one by one.
-            known.files = {each: _REPLACED if state is None else state for each, state in known.files.items()}
+            known.entries = {each: _REPLACED if state == _LISTED else state for each, state in known.entries.items()}
         self._move(known, real)
         known.identity = identity
-        return known
+        return [known]
 
     def _follows(self, folder: _Folder, real: str) -> bool:
         """Return whether to follow a link in ``folder`` to ``real``. A link to a parent directory would be a loop."""
@@ -331,47 +300,42 @@ class Tree:
             above = above.above
         return self._follow_links or any(_is_within(real, root) for root in self._real_roots)
 
-    def _move(self, folder: _Folder, real: str | None) -> None:
-        """Record where a directory is, or that it is gone."""
+    def _move(self, folder: _Folder, real: str) -> None:
+        """Record where a directory is, or that it is gone if ``real`` is empty."""
         if folder.real != real:
             if folder.real:
                 self._at[folder.real].remove(folder)
                 if not self._at[folder.real]:
                     del self._at[folder.real]
-            folder.real = real or ""
+            folder.real = real
             if real:
                 self._at.setdefault(real, []).append(folder)
 
-    def _forget(self, folder: _Folder, name: str, *, link: bool = False) -> None:
-        """Forget an entry that does not exist. If it is a link that leads nowhere, only remember that it is a link."""
-        (folder.links.add if link else folder.links.discard)(name)
-        self._forget_file(folder, name)
-        self._forget_folder(folder, name)
-
-    def _forget_file(self, folder: _Folder, name: str) -> None:
-        if name in folder.files:
-            path = os.path.join(folder.path, name)
-            del folder.files[name]
-            self._fresh.pop(path, None)
-            self._note(path, "deleted")
-
-    def _forget_folder(self, folder: _Folder, name: str) -> None:
-        pending = [folder.folders.pop(name)] if name in folder.folders else []
+    def _forget(self, folder: _Folder, name: str) -> None:
+        """Forget an entry, and everything below it."""
+        pending = [(folder, name)]
         while pending:
-            gone = pending.pop()
-            pending += gone.folders.values()
-            self._move(gone, None)
-            gone.links.clear()
-            for each in [*gone.files]:
-                self._forget_file(gone, each)
-
-    def _note(self, path: str, change: Change) -> None:
-        merge_change(self._changes, path, change)
+            folder, name = pending.pop()
+            gone = folder.entries.pop(name, None)
+            if isinstance(gone, _Folder):
+                self._move(gone, "")
+                pending += [(gone, each) for each in gone.entries]
+            elif gone is not None:
+                path = os.path.join(folder.path, name)
+                self._fresh.discard(path)
+                merge_change(self._changes, path, "deleted")
 
 
 def may_read(directory: str) -> bool:
     """Return whether this process is allowed to list ``directory``. A watch requires this permission."""
     return os.access(directory, os.R_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _changed_at(directory: str) -> int:
+    try:
+        return os.stat(directory).st_ctime_ns
+    except OSError:
+        return time.time_ns()
 
 
 def _identity(found: os.stat_result) -> Identity:
@@ -383,8 +347,4 @@ def _is_within(real: str, root: str) -> bool:
 
 
 def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return name.encode(errors="ignore").decode() == name

@@ -1,21 +1,21 @@
 """Events for added, modified and deleted files, from the system's notifications or from polling.
 
-A thread waits for hints, compares the entries that they name with a snapshot, and hands the net changes to the loop.
+A thread waits for hints and compares the entries that they name with a snapshot. Its result is the net changes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import os
 import threading
 import time
-from math import inf
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
-from lifecycle._async import shield, wait_within
+from lifecycle._async import shield, start_task, wait_within
 from lifecycle._durations import in_seconds, in_seconds_or_none
 from lifecycle._util import file_mode
 from lifecycle.control.merging import merge_change
@@ -25,7 +25,7 @@ from lifecycle.sources._file_rules import DEFAULT_IGNORES, Rules
 from lifecycle.sources._file_tree import Tree, may_read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
     from lifecycle._durations import Duration
@@ -35,12 +35,14 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_IGNORES", "FileWatchSource"]
 
-#: The shortest time, in seconds, between two looks at the targets of links, and between two comparisons of all files.
+#: The longest time, in seconds, between two looks at links, and the shortest between two comparisons of all files.
 _LOOK, _COMPARE = 1.0, 10.0
-#: A check that takes c seconds runs every 200 c seconds, so that it takes 0.5 % of a core.
+#: A look or a comparison that takes c seconds of a core is repeated after 200 c seconds, so that it takes 0.5 %.
 _RARELY: Final = 200
-#: A watcher that fails is replaced, and all files are compared, which then takes at most 20 % of a core.
+#: If a watcher fails again and again, replacing it takes at most 20 % of a core.
 _PAUSE: Final = 4
+#: Linux keeps 16,384 reports, and about four per new file. If so many paths are reported at once, others may be lost.
+_FLOOD: Final = 3000
 
 
 class FileWatchSource:
@@ -115,7 +117,6 @@ class FileWatchSource:
         # The net changes that have not been sent, in the order in which they settle, and the loop's time when they do.
         self._pending: dict[str, Change] = {}
         self._due: dict[str, float] = {}
-        self._news = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"FileWatchSource({', '.join(repr(str(path)) for path in self.paths)})"
@@ -133,19 +134,16 @@ class FileWatchSource:
         """
         is_new = self._tree is None
         tree = await asyncio.to_thread(self._new_tree) if self._tree is None else self._tree
-        # The source may be used in several loops, one after the other.
-        self._news = asyncio.Event()
         finder = _Finder(tree, self._step, self._longest or self._step, self._poll)
         try:
-            await finder.open(names=is_new and not self._existing)
-            self._take(tree.take_changes())
-            finder.start(self._take, self._news.set)
+            await finder.call(partial(finder.open, names=is_new and not self._existing))
         except BaseException as error:
-            await finder.close()
+            finder.close()
             if not isinstance(error, Exception):
                 self._tree = None
             raise
         self._tree, self._finder = tree, finder
+        self._take(tree)
 
     async def __aenter__(self) -> Self:
         """Set up the watches. Every later change is sent as an event.
@@ -163,8 +161,8 @@ class FileWatchSource:
     ) -> None:
         """Close the watches."""
         if self._finder is not None:
-            finder, self._finder = self._finder, None
-            await finder.close()
+            self._finder.close()
+            self._finder = None
         if not isinstance(error, Exception):
             self._tree = None
             self._pending.clear()
@@ -176,28 +174,43 @@ class FileWatchSource:
             async with self:
                 await self.run(emit)
             return
-        now = asyncio.get_running_loop().time
-        while True:
-            self._news.clear()
-            if self._finder.error is not None:
-                raise self._finder.error
-            path = next(iter(self._pending), None)
-            if path is None:
-                await self._news.wait()
-            elif (left := self._due.get(path, 0) - now()) > 0:
-                await wait_within(left, self._news)
-            else:
-                await self._send(emit)
+        now, news = asyncio.get_running_loop().time, asyncio.Event()
+        finding = start_task(self._find(self._finder, news), name=f"find changes of {self.name}")
+        try:
+            while True:
+                news.clear()
+                if finding.done():
+                    finding.result()
+                path = next(iter(self._pending), None)
+                if path is None:
+                    await news.wait()
+                elif (left := self._due.get(path, 0) - now()) > 0:
+                    await wait_within(left, news)
+                else:
+                    await self._send(emit)
+        finally:
+            finding.cancel()
+            await shield(asyncio.ensure_future(asyncio.wait({finding})))
 
-    def _take(self, changes: Mapping[str, Change]) -> None:
-        """Add changes to those that are not sent yet. They are sent in the order in which they settle."""
+    async def _find(self, finder: _Finder, news: asyncio.Event) -> None:
+        """Find changes until cancelled. While a handler runs, they are merged, so that there is one for each path."""
+        try:
+            while True:
+                await asyncio.sleep(self._poll or 0)
+                await finder.call(finder.find)
+                self._take(finder.tree)
+                news.set()
+        finally:
+            news.set()
+
+    def _take(self, tree: Tree) -> None:
+        """Add new changes to those that are not sent yet. They are sent in the order in which they settle."""
         due = asyncio.get_running_loop().time() + self._settled
-        for path, change in sorted(changes.items()):
+        for path, change in sorted(tree.take_changes().items()):
             merge_change(self._pending, path, change)
             self._due.pop(path, None)
             if self._settled and path in self._pending:
                 self._due[path] = due
-        self._news.set()
 
     async def _send(self, emit: Emit) -> None:
         """Send the first change that is due, unless the filter rejects it."""
@@ -230,126 +243,76 @@ class _Finder:
     """Finds changes in a thread, because watchfiles blocks while it waits."""
 
     def __init__(self, tree: Tree, step: float, longest: float, poll: float | None) -> None:
-        self._tree = tree
+        self.tree: Tree = tree
         self._poll = poll
-        self._stop = threading.Event()
+        self._stop = tree.stop = threading.Event()
         self._hints = Hints(step, longest, self._stop)
-        tree.stop = self._stop
-        #: The time at which all files are compared after the next report or look.
+        self._thread = ThreadPoolExecutor(1, "lifecycle files")
+        #: The time from which on all files are compared after the next report or look.
         self.compare_at: float = 0.0
-        self._look_every = _LOOK
-        # The net changes that the loop has not taken yet. None if it has taken them.
-        self._found: dict[str, Change] | None = None
-        self._found_lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        #: The reason why the thread ended, unless it was closed.
-        self.error: Exception | None = None
+        self._compare_every = _COMPARE
+        # The times of the next look at links: after a report, and without one.
+        self._look_first = self._look_at = 0.0
 
-    async def open(self, *, names: bool) -> None:
-        """Compare all files, and watch their directories. With ``names``, the tree is new, and nothing is a change.
-
-        Raises:
-            OSError: if a directory cannot be watched.
-        """
-        opening = asyncio.ensure_future(asyncio.to_thread(self._open, names=names))
+    async def call(self, method: Callable[[], None]) -> None:
+        """Call ``method`` in the thread. Cancellation ends it early, and the rest is found by the next comparison."""
+        job = asyncio.get_running_loop().run_in_executor(self._thread, method)
         try:
-            await asyncio.wait({opening})
+            await asyncio.wait({job})
         except asyncio.CancelledError:
             self._stop.set()
-            await shield(asyncio.ensure_future(asyncio.wait({opening})))
+            await shield(asyncio.ensure_future(asyncio.wait({job})))
+            self._stop.clear()
             raise
-        opening.result()
+        job.result()
 
-    def _open(self, *, names: bool) -> None:
-        # The clock of a network file system may differ from the local clock, so listing the names is not enough.
-        self._tree.compare(names=names and self._poll is None)
-        if self._poll is None:
-            self._watch(names=names)
-        self.compare_at = time.monotonic() + _COMPARE
-        if names:
-            self._tree.take_changes()
-
-    def start(self, take: Callable[[Mapping[str, Change]], None], failed: Callable[[], None]) -> None:
-        """Start the thread. It calls ``take`` with the changes, or ``failed`` if there is an error, in the loop."""
-        loop = asyncio.get_running_loop()
-
-        def take_found() -> None:
-            with self._found_lock:
-                changes, self._found = self._found, None
-            take(changes or {})
-
-        def work() -> None:
-            try:
-                while not self._stop.is_set():
-                    self._find()
-                    changes = self._tree.take_changes()
-                    if not changes:
-                        continue
-                    # While a handler blocks the loop, changes are merged, so that there is at most one for each path.
-                    with self._found_lock:
-                        if self._found is None:
-                            self._found = {}
-                            loop.call_soon_threadsafe(take_found)
-                        for path, change in changes.items():
-                            merge_change(self._found, path, change)
-            except Exception as error:  # noqa: BLE001  # the source raises it
-                self.error = error
-                # The loop is closed if a program ended without closing the source.
-                with contextlib.suppress(RuntimeError):
-                    loop.call_soon_threadsafe(failed)
-
-        thread = threading.Thread(target=work, name="lifecycle files", daemon=True)
-        thread.start()
-        self._thread = thread
-
-    async def close(self) -> None:
-        """Stop the thread, and remove the watches."""
-        self._stop.set()
-        if self._thread is not None:
-            await shield(asyncio.ensure_future(asyncio.to_thread(self._thread.join)))
+    def close(self) -> None:
+        """End the thread, and remove the watches."""
+        self._thread.shutdown(wait=False)
         self._hints.close()
 
-    def _find(self) -> None:
+    def open(self, *, names: bool) -> None:
+        """Compare all files, and watch their directories. With ``names``, the tree is new, and nothing is a change."""
+        # The clock of a network file system may differ from the local clock, so listing the names is not enough.
+        self._compare(names=names and self._poll is None)
+        if names:
+            self.tree.take_changes()
+
+    def find(self) -> None:
         """Wait for reports, and compare the files that they name with the tree, or all files if it is time."""
         if self._poll is not None:
-            if not self._stop.wait(self._poll):
-                self._tree.compare()
+            self.tree.compare()
             return
-        hints = self._hints.wait(self._look_every)
-        began = time.thread_time()
+        hints = self._hints.wait(max(0.0, self._look_at - time.monotonic()))
+        now, began = time.monotonic(), time.thread_time()
         if hints is None:
-            # All directories are watched again, and then read again.
-            self._tree.look_at_links()
             self._watch()
-            self._hints.pause = _PAUSE * (time.thread_time() - began)
+            self._stop.wait(_PAUSE * (time.thread_time() - began))
             return
-        if time.monotonic() >= self.compare_at:
+        self.tree.update(hints)
+        if now >= self.compare_at or len(hints) >= _FLOOD:
             self._compare()
+        if now >= (self._look_first if hints else self._look_at):
+            began = time.thread_time()
+            self.tree.look_at_links()
+            rarely = _RARELY * (time.thread_time() - began)
+            self._look_first, self._look_at = now + min(rarely, _LOOK), now + max(rarely, _LOOK)
         elif hints:
-            self._tree.update(hints)
-        else:
-            self._tree.look_at_links()
-            self._look_every = max(_LOOK, _RARELY * (time.thread_time() - began))
+            self._look_at = self._look_first
         self._watch()
 
-    def _compare(self) -> None:
+    def _compare(self, *, names: bool = False) -> None:
         began = time.thread_time()
-        # A time that is set during the comparison counts, because directories that were read may be ignored now.
-        self.compare_at = inf
-        self._tree.compare()
-        if self.compare_at == inf:
-            self.compare_at = time.monotonic() + max(_COMPARE, _RARELY * (time.thread_time() - began))
+        self.compare_at = time.monotonic() + self._compare_every
+        self.tree.compare(names=names)
+        self._watch(names=names)
+        self._compare_every = max(_COMPARE, _RARELY * (time.thread_time() - began))
 
     def _watch(self, *, names: bool = False) -> None:
-        """Watch the new directories. Then read them again, because they may have changed before they were watched."""
-        while not self._stop.is_set():
-            new, late = self._hints.watch(self._tree.directories(roots=WATCHES_DEEP))
+        """Watch the new directories. Then read them, because they may have changed before they were watched."""
+        while self._poll is None and not self._stop.is_set():
+            new, late = self._hints.watch(self.tree.directories(roots=WATCHES_DEEP))
             if not new:
                 return
-            if WATCHES_DEEP:
-                self._tree.compare(names=names)
-            else:
-                self._tree.read_again(new, names=names)
-            if late is None:
-                return
-            self._tree.update(late)
+            self.tree.read(new, deep=WATCHES_DEEP, names=names)
+            self.tree.update(late)

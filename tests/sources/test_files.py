@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lifecycle.errors import InvalidPattern
 from lifecycle.sources import DEFAULT_IGNORES, FileWatchSource
+from lifecycle.sources._file_hints import WATCHES_DEEP, Hints
 from lifecycle.sources._file_rules import Rules
 from lifecycle.sources._file_tree import STAMP_NS, Tree
 
@@ -162,6 +164,37 @@ def test_a_directory_of_the_tree_is_watched_unless_it_is_ignored_pruned_or_unrea
     watched = {tmp_path, root, root / "src", root / "src" / "inner"}
     assert tree.directories(roots=False).keys() == {str(path) for path in watched}
     assert tree.directories(roots=True).keys() == {str(root)}
+
+
+@pytest.mark.skipif(WATCHES_DEEP, reason="only Linux needs new watches for new directories")
+def test_reports_are_kept_while_the_watches_are_replaced(tmp_path: Path) -> None:
+    hints = Hints(0.02, 0.02, threading.Event())
+    try:
+        hints.watch({str(tmp_path): (0, 1)})
+        files = [tmp_path / str(number) for number in range(2000)]
+        for file in files:
+            file.touch()
+        (tmp_path / "new").mkdir()
+        for inode in (2, 3):
+            new, late = hints.watch({str(tmp_path): (0, 1), str(tmp_path / "new"): (0, inode)})
+            assert new == [str(tmp_path / "new")]
+            assert inode == 3 or late.issuperset(map(str, files))
+    finally:
+        hints.close()
+
+
+@pytest.mark.parametrize("watched", ["outside/file", "root"], ids=["above a watched file", "behind a link"])
+def test_a_directory_that_is_gone_is_not_watched_before_its_parent_is_looked_at(tmp_path: Path, watched: str) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "file").touch()
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "link").symlink_to(tmp_path / "outside")
+    tree = Tree([str(tmp_path / watched)], Rules((), ()), follow_links=True)
+    tree.compare()
+    assert str(tmp_path / "outside") in tree.directories(roots=False)
+    shutil.rmtree(tmp_path / "outside")
+    tree.read([str(tmp_path / "outside")])
+    assert str(tmp_path / "outside") not in tree.directories(roots=False)
 
 
 def test_no_path_raises() -> None:
