@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import time
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+
+from lifecycle._util import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -13,7 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Condition",
+    "call_anywhere",
     "cancel_later",
+    "check_callable",
     "is_async",
     "shield",
     "start_task",
@@ -143,3 +148,49 @@ async def shield(work: asyncio.Future[_T]) -> _T:
 def wall_clock() -> Callable[[], float]:
     """Return the clock for dates, in seconds since the epoch. A loop in virtual time has its own clock."""
     return getattr(asyncio.get_running_loop(), "wall_time", time.time)
+
+
+async def call_anywhere(fn: Callable[..., Any], *args: Any) -> Any:
+    """Call ``fn`` and return its result. A plain function runs in a thread, so that it does not block the loop.
+
+    A thread cannot be cancelled. If the caller is cancelled, this waits until ``fn`` has returned, and then raises
+    CancelledError, or the error that ``fn`` raised. If the thread has not started running ``fn`` yet, ``fn`` is not
+    called.
+    """
+    if inspect.iscoroutinefunction(fn):
+        return await fn(*args)
+    given_up = False
+
+    def call() -> Any:
+        try:
+            return None if given_up else fn(*args)
+        except StopIteration as error:
+            # A future does not accept StopIteration, so we would wait forever. Coroutines also convert it to
+            # RuntimeError.
+            raise RuntimeError(f"{name_of(fn)} raised StopIteration") from error
+
+    context = contextvars.copy_context()
+    thread = asyncio.get_running_loop().run_in_executor(None, lambda: context.run(call))
+    try:
+        await asyncio.wait({thread})
+    except asyncio.CancelledError:
+        given_up = True
+        result = await shield(thread)
+        if inspect.iscoroutine(result):
+            result.close()
+        raise
+    result = thread.result()
+    return await result if inspect.isawaitable(result) else result
+
+
+def check_callable(fn: object) -> None:
+    """Reject anything that is not a function. The message points out the likely mistake.
+
+    Raises:
+        TypeError: if ``fn`` is not a function. The message lists what is accepted.
+    """
+    if inspect.iscoroutine(fn):
+        fn.close()
+        raise TypeError(f"{fn!r} is a coroutine; pass the function, followed by its arguments")
+    if not callable(fn):
+        raise TypeError(f"{fn!r} cannot be called; pass an async or plain function, followed by its arguments")

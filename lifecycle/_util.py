@@ -9,7 +9,6 @@ import functools
 import os.path
 import sys
 from contextvars import ContextVar
-from weakref import WeakSet
 
 # Importing typing and logging would double the time it takes to import this module.
 TYPE_CHECKING = False
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = [
     "STDERR",
     "current_flow",
-    "current_life",
     "current_span",
     "current_worker",
     "error_text",
@@ -30,9 +28,7 @@ __all__ = [
     "message_of",
     "name_of",
     "needs_extra",
-    "outermost_lives",
     "program_name",
-    "program_stops",
     "reason_of",
     "short_name",
     "stream_handlers",
@@ -46,10 +42,6 @@ current_worker: ContextVar[str] = ContextVar("lifecycle_worker", default="")
 current_flow: ContextVar[str] = ContextVar("lifecycle_flow", default="")
 #: The current span, as a W3C ``traceparent``.
 current_span: ContextVar[str] = ContextVar("lifecycle_traceparent", default="")
-#: The internal part of the current lifetime, a `lifecycle.runtime.lifetimes.Life`.
-current_life: ContextVar[Any] = ContextVar("lifecycle_current_life")
-#: The running lifetimes that are not inside another one.
-outermost_lives: WeakSet[Any] = WeakSet()
 
 #: The first line of the note that contains the end of a process's stderr.
 STDERR = "the end of its stderr:\n"
@@ -58,16 +50,6 @@ _STDERR_SHOWN = 1000
 
 _LOGGED = "_lifecycle_logged"
 _NO_MESSAGE = "(its message cannot be read"
-
-
-def program_stops() -> bool:
-    """Return whether the lifetime of the running code has begun to stop.
-
-    Code outside a lifetime, such as the request of a web server, belongs to the only lifetime in the event loop.
-    """
-    life = current_life.get(None)
-    lives = [each for each in tuple(outermost_lives) if each.in_loop()] if life is None else [life]
-    return len(lives) == 1 and bool(lives[0].stopping)
 
 
 def needs_extra(what: str, package: str, extra: str) -> str:

@@ -136,7 +136,7 @@ def test_tasks_are_created_by_start_task() -> None:
     """
     creates = re.compile(r"(asyncio|loop(\(\))?)\.create_task\(")
     found = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if creates.search(path.read_text())}
-    assert found == {"_async.py", "runtime/runs.py"}
+    assert found == {"_async.py", "runtime/programs.py"}
 
 
 def test_router_and_run_load_no_records_and_no_optional_parts() -> None:

@@ -947,10 +947,14 @@ INTERNAL = {
     " send_sigterm take",
     "InputSource": "is_terminal take use_commands",
     "Job": "claimed row see",
+    "Lifetime": "all_failures all_routers as_current begin begin_for_signal call_soon captor conclude in_loop lifetime"
+    " next_step own own_component own_delay own_flush own_router own_worker remove routers_for routes_changed"
+    " stop_awaited task_starts up worker_failed",
     "MemoryStore": "cancel fence discard",
     "JobQueue": "acquit give_back begin next wait park",
     "Presence": "close is_gone lives",
     "ParameterizedForEach": "rebind",
+    "Part": "changed",
     "Pattern": "rank search",
     "PoolWorker": "cancel_timers check_in check_out dump_stacks end_error healthy is_up kill_orphaned lost_during"
     " lost_error mark_healthy mark_pending mark_unhealthy request_stop",

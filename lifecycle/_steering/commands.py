@@ -22,7 +22,7 @@ from lifecycle.control import Command, Router
 from lifecycle.control.commands import Commands, lifecycle_commands
 from lifecycle.errors import NotHandled, RouteConflict, RouteNotFound, WorkerFailed
 from lifecycle.events import CommandEvent, Event, ShutdownEvent, SuspendEvent, TerminateEvent, Topical
-from lifecycle.runtime.stopping import has_route_for
+from lifecycle.runtime.parts import has_route_for
 from lifecycle.workers.model import FINAL, UNSTARTED
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle._text import listed
 from lifecycle.runtime.force import frames_of
-from lifecycle.runtime.lifetimes import task_starts
 from lifecycle.workers.model import WorkerState
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def _function(task: asyncio.Task[Any]) -> str:
 
 def _ages(lifetime: Lifetime) -> dict[asyncio.Task[Any], float]:
     now = asyncio.get_running_loop().time()
-    ages = {task: now - began for task, began in task_starts(lifetime).items()}
+    ages = {task: now - began for task, began in lifetime.task_starts().items()}
     started = {state.name: state.started_at for state in _workers(lifetime.components()) if state.kind == "task"}
     for task in asyncio.all_tasks():
         began = started.get(task.get_name())

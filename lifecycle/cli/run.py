@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from lifecycle.cli.failures import one_line
 from lifecycle.cli.logs import console_for, print_failure, program_logging
 from lifecycle.cli.output import DONE, FAILED, CliError, UsageError, shell_status
-from lifecycle.runtime.mains import Auxiliary
+from lifecycle.observe.auxiliary import Auxiliary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

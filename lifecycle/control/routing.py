@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from lifecycle._async import is_async
+from lifecycle._owners import Part
 from lifecycle._util import name_of
 from lifecycle.control.index import Index
 from lifecycle.control.patterns import MAX_SEGMENTS, Pattern
@@ -474,6 +475,8 @@ class RouteTable:
         self.also: list[Route] = []
         # Relays, in the order of registration. There are only a few, so we don't index them.
         self.relays: list[Route] = []
+        #: Called when the registrations have changed.
+        self.changed: Callable[[], None] = Part().changed
         self._cold = functools.lru_cache(_CACHED)(self._resolve)
         #: Matches by topic. The matches of topics with an exact route are stored here after the first look-up.
         self.matches: Final = _Matches(self._exact, self._cold, self._resolve)
@@ -593,6 +596,7 @@ class RouteTable:
         """Clear the cached matches. Called whenever the registrations change."""
         self.matches.clear()
         self._cold.cache_clear()
+        self.changed()
 
     # -- resolution --------------------------------------------------------------------------------------------
 

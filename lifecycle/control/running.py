@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
 from lifecycle._async import Condition, start_task
+from lifecycle._owners import own_router
 from lifecycle.control.debouncing import Debounced
 from lifecycle.errors import RouteNotFound, RouterRunning
 
@@ -68,6 +69,9 @@ class Lifespan:
                 lane.start()
         # The shutdown steps, in reverse order. If one fails, the others still run.
         async with AsyncExitStack() as end:
+            owned = own_router(self._dispatcher.router)
+            end.callback(owned.end)
+            self._dispatcher.table.changed = owned.changed
             end.callback(self._reset)
             end.push_async_callback(self._settle)
             end.push_async_callback(self._end, ending)

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 from lifecycle import hooks
 from lifecycle._async import shield, start_task
 from lifecycle._durations import in_seconds, in_seconds_or_none
+from lifecycle._owners import own_component
 from lifecycle._util import reason_of
 from lifecycle.errors import ClaimLost, FlowError, InvalidState
 from lifecycle.flows.decisions import Options
@@ -122,6 +123,7 @@ class Flows:
         self._open, self.suspended = True, False
         self._registry.pause(paused=False)
         self.requests.open(self._registry.find_unfinished, self._look)
+        self._owned = own_component(self)
         hooks.component_opened.announce(self, component=self)
         return self
 
@@ -133,6 +135,7 @@ class Flows:
         If this is cancelled, it stops waiting for the flows, but still closes the store.
         """
         self._open = False
+        self._owned.end()
         hooks.component_closed.announce(self, component=self)
         try:
             async with asyncio.timeout(self.stop_timeout + STOP_MARGIN):

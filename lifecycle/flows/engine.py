@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lifecycle import hooks
 from lifecycle._async import Condition, start_task, wait_within
-from lifecycle._util import current_flow, error_text, program_stops
+from lifecycle._owners import program_stops
+from lifecycle._util import current_flow, error_text
 from lifecycle.errors import FlowError, InvalidTopic
 from lifecycle.flows.decisions import Scheduler, StepResult
 from lifecycle.flows.execution import NOTHING

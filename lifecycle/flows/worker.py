@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
 from lifecycle._async import start_task, wait_within
+from lifecycle._owners import own_component
 from lifecycle._util import error_text, message_of
 from lifecycle.backoff import Backoff
 from lifecycle.errors import (
@@ -194,12 +195,14 @@ class Worker:
         silences = [presence.listen(news, self._news.set) for news in (*jobs, GONE, RESUMED, WAKE)]
         silences += [presence.listen(news, count.renew) for news in jobs]
         count.open()
+        owned = own_component(self._queue)
         hooks.component_opened.announce(self._queue, component=self._queue)
         claiming = start_task(self._claim_jobs(), name="look for jobs")
         extending = start_task(self._heartbeat.run(), name="keep claims")
         try:
             ended, _ = await asyncio.wait([claiming, extending], return_when=asyncio.FIRST_COMPLETED)
         finally:
+            owned.end()
             hooks.component_closed.announce(self._queue, component=self._queue)
             for silence in silences:
                 silence()

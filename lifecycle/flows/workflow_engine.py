@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from lifecycle import hooks
 from lifecycle._async import Condition, cancel_later, is_async, start_task, was_cancelled
-from lifecycle._util import current_flow, error_text, program_stops
+from lifecycle._owners import program_stops
+from lifecycle._util import current_flow, error_text
 from lifecycle.errors import (
     ClaimLost,
     FlowCancelled,

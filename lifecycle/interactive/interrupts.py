@@ -19,7 +19,7 @@ from lifecycle.errors import Dropped, NotHandled
 from lifecycle.events import ClearLineEvent, InterruptEvent, ShutdownEvent, SuspendEvent, Topical
 from lifecycle.handlers import Escalator
 from lifecycle.runtime import current
-from lifecycle.runtime.lifetimes import current_life
+from lifecycle.runtime.lifetimes import current_lifetime
 from lifecycle.runtime.presses import Action, Presses
 from lifecycle.sources.signals import SignalSource
 
@@ -125,7 +125,7 @@ class InterruptPolicy:
 
 def _presses() -> Presses | None:
     """Return the state of the key presses that the current lifetime receives, or None if it receives no signals."""
-    life = current_life.get(None)
+    life = current_lifetime()
     return life.presses if life is not None and life.hears_signals else None
 
 

@@ -37,7 +37,7 @@ from lifecycle.observe.eventlog.log import EventLog
 from lifecycle.observe.output import Output
 from lifecycle.runtime import current
 from lifecycle.runtime.force import stacks, task_stack
-from lifecycle.runtime.stopping import has_route_for
+from lifecycle.runtime.parts import has_route_for
 from lifecycle.workers.model import WorkerState
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, ClassVar
 from lifecycle._async import start_task
 from lifecycle._net import SocketFile, clear, has_ended
 from lifecycle._util import program_name
+from lifecycle.observe.auxiliary import Auxiliary
 from lifecycle.observe.console import Console
 from lifecycle.observe.sockets import addressed, check_directory, directory, fallback
-from lifecycle.runtime.mains import Auxiliary
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -9,9 +9,9 @@ import sys
 from typing import TYPE_CHECKING, ClassVar
 
 from lifecycle._net import check_port, is_loopback, url_of
+from lifecycle.observe.auxiliary import Auxiliary
 from lifecycle.observe.console import Console
 from lifecycle.observe.http.guard import HEADERS, Guard, generate_token
-from lifecycle.runtime.mains import Auxiliary
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack

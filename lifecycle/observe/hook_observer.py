@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from lifecycle.runtime.lifetimes import current_life
-from lifecycle.runtime.mains import Auxiliary
+from lifecycle.observe.auxiliary import Auxiliary
+from lifecycle.runtime.lifetimes import current_lifetime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,12 +33,10 @@ class HookObserver(Auxiliary):
     async def _open(self, held: AsyncExitStack) -> None:
         # If the context was exited during a shutdown, the observer is still listening.
         await self._stop()
-        life = current_life.get(None)
-        self._lifetime = None if life is None else life.lifetime
+        self._lifetime = life = current_lifetime()
         self._begin(held, self._lifetime)
         if life is not None:
-            life.flush_hooks.add(self._stop)
-            held.callback(life.flush_hooks.discard, self._stop)
+            held.callback(life.own_flush(self._stop).end)
 
     async def _leave(self) -> None:
         if self._lifetime is None or not self._lifetime.stopping:

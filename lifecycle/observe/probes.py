@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from lifecycle._durations import in_seconds
 from lifecycle._listening import listen
 from lifecycle._net import check_port, url_of
-from lifecycle.runtime.lifetimes import current_life
-from lifecycle.runtime.mains import Auxiliary
+from lifecycle.observe.auxiliary import Auxiliary
+from lifecycle.runtime.lifetimes import current_lifetime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from lifecycle._durations import Duration
-    from lifecycle.runtime.lifetimes import Life
+    from lifecycle.runtime.lifetimes import Lifetime
 
 __all__ = ["Check", "Exposed", "ProbeServer"]
 
@@ -105,7 +105,7 @@ class ProbeServer(Auxiliary):
         self._drain_delay = in_seconds("drain_delay", drain_delay, least=0, finite=True)
         self._metrics = metrics
         self._address: tuple[str, int] | None = None
-        self._life: Life | None = None
+        self._life: Lifetime | None = None
         self._answers: dict[str, Callable[[web.BaseRequest], web.Response]] = {
             "/livez": self._live,
             "/readyz": self._ready,
@@ -124,7 +124,7 @@ class ProbeServer(Auxiliary):
     async def _open(self, held: AsyncExitStack) -> None:
         from lifecycle._http import HttpServer  # aiohttp is slow to import
 
-        self._life = current_life.get(None)
+        self._life = current_lifetime()
         listening = await listen(self._host, self._port)
         server = HttpServer(listening, self._answer, timeout=_HEADER_TIMEOUT, log=_log)
         held.push_async_callback(server.aclose)
@@ -132,7 +132,7 @@ class ProbeServer(Auxiliary):
         self._address = listening.address
         held.callback(setattr, self, "_address", None)
         if self._life is not None:
-            held.enter_context(self._life.draining.delayed(self._drain_delay))
+            held.callback(self._life.own_delay(self._drain_delay).end)
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         from lifecycle._http import problem
@@ -155,7 +155,7 @@ class ProbeServer(Auxiliary):
     def _health(self, _request: web.BaseRequest) -> web.Response:
         """Return the status of all checks. Their messages are left out, because any client may read the response."""
         status = self._readiness()
-        if status == "ready" and self._life is not None and not self._life.lifetime.health().ready:
+        if status == "ready" and self._life is not None and not self._life.health().ready:
             status = "unhealthy"
         checks = {check.name: _WORDS[check.healthy] for check in self._checks}
         good = status == "ready" and all(word == "up" for word in checks.values())

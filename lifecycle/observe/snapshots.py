@@ -29,7 +29,7 @@ from lifecycle._util import program_name
 from lifecycle.control.records import LaneInfo, RouteInfo, SourceInfo, TapInfo  # noqa: TC001  # to_dict reads the types
 from lifecycle.control.router import Router
 from lifecycle.flows.records import FlowsState, ItemInfo, RunInfo
-from lifecycle.runtime.lifetimes import Lifetime, LifetimeState, current_life
+from lifecycle.runtime.lifetimes import Lifetime, LifetimeState, current_lifetime
 from lifecycle.workers.model import FINAL, Status, WorkerState
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ __all__ = [
     "RouterView",
     "Snapshot",
     "WorkerView",
-    "current_lifetime",
+    "needed_lifetime",
     "snapshot",
     "snapshot_of",
     "to_dict",
@@ -183,25 +183,24 @@ def snapshot(*components: object) -> Snapshot:
         LookupError: if you pass no components and there is no current lifetime.
     """
     if components:
-        life = current_life.get(None)
-        return snapshot_of(None if life is None else life.lifetime, components)
-    lifetime = current_lifetime()
+        return snapshot_of(current_lifetime(), components)
+    lifetime = needed_lifetime()
     return snapshot_of(lifetime, lifetime.components())
 
 
-def current_lifetime() -> Lifetime:
+def needed_lifetime() -> Lifetime:
     """Return the current lifetime.
 
     Raises:
         LookupError: if there is none. The message suggests alternatives.
     """
-    life = current_life.get(None)
-    if life is None:
+    lifetime = current_lifetime()
+    if lifetime is None:
         raise LookupError(
             "there is no lifetime here; call this below run(…) or inside `async with lifetime()`, or "
             "pass the components: snapshot(router, supervisor)"
         )
-    return life.lifetime
+    return lifetime
 
 
 def snapshot_of(lifetime: Lifetime | None, components: tuple[object, ...]) -> Snapshot:

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, ref
 from lifecycle import hooks
 from lifecycle._async import start_task
 from lifecycle._durations import in_seconds
-from lifecycle.observe.snapshots import current_lifetime, snapshot_of, to_dict
+from lifecycle.observe.snapshots import needed_lifetime, snapshot_of, to_dict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -192,7 +192,7 @@ def watch(*components: object, interval: Duration = 0.2) -> Watch:
         ValueError: if ``interval`` is not greater than 0.
     """
     pause = in_seconds("interval", interval)
-    return Watch(_Observation(None, components) if components else _observation_of(current_lifetime()), pause)
+    return Watch(_Observation(None, components) if components else _observation_of(needed_lifetime()), pause)
 
 
 class Watch:

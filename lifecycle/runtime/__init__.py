@@ -1,9 +1,9 @@
 """The lifetime of a program: running it, starting background tasks, and stopping everything in order.
 
-``runs`` contains `run` and the context manager `lifetime`. ``mains`` adapts the objects that `run` accepts.
-``lifetimes`` contains the lifetime itself, and ``tasks`` contains functions that run code under it. ``signals`` handles
-signals. ``stopping`` runs the steps of the shutdown in order, and ``force`` terminates a process that does not stop in
-time.
+``programs`` contains `run`, and ``blocks`` the context manager `lifetime`. ``lifetimes`` contains the list of what
+belongs to a program, and stops it. ``parts`` and ``mains`` are what is in the list, and ``tasks`` and ``waiting`` run
+code below it. ``signals`` contains the process's signal handlers, ``presses`` chooses the effect of a signal, and
+``receiving`` carries it out. ``force`` ends a process that does not stop in time.
 """
 
 from lifecycle._lazy import lazy_names
@@ -12,9 +12,10 @@ __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "lifecycle.errors": "Interrupted WorkerFailed",
+        ".blocks": "lifetime",
         ".health": "ComponentHealth Health",
-        ".lifetimes": "Lifetime LifetimeState Reason current on_shutdown shutdown",
-        ".runs": "lifetime run",
+        ".lifetimes": "Lifetime LifetimeState Part Reason current on_shutdown shutdown",
+        ".programs": "run",
         ".tasks": "Group do do_detached go",
         ".waiting": "read_line sleep",
     },

@@ -1,4 +1,4 @@
-"""Forced exits and the tools for them: alarms, stack dumps, messages on stderr, and terminal modes.
+"""Forced exits, the deadline that causes one, and their tools: alarms, stack dumps, messages, and terminal modes.
 
 Everything here works while the event loop is blocked. An alarm may be set inside a signal handler, where taking a
 `threading` lock could deadlock with the interrupted code. Alarms therefore use only functions from `_thread`.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import itertools
+import math
 import os
 import sys
 import traceback
@@ -20,7 +22,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from types import FrameType
 
-__all__ = ["Alarm", "Terminal", "dump_stacks", "force_exit", "frames_of", "stacks", "task_stack", "tell_terminal"]
+__all__ = [
+    "Alarm",
+    "Deadline",
+    "Terminal",
+    "dump_stacks",
+    "force_exit",
+    "frames_of",
+    "stacks",
+    "task_stack",
+    "tell_terminal",
+]
 
 #: How long, in seconds, the receivers of `hooks.forced_exit` may take. They may be waiting for a lock that is never
 #: released.
@@ -84,6 +96,68 @@ class Alarm:
                 action()
         finally:
             self._over.release()
+
+
+class Deadline:
+    """The deadline for the whole shutdown. It works even if the loop is blocked, and limits every other timeout."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        exit_timeout: float,
+        shutdown_timeout: float,
+        force: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        #: The time limit of the whole shutdown.
+        self.exit_timeout = exit_timeout
+        #: The time limit of its last steps.
+        self.shutdown_timeout = shutdown_timeout
+        # Ends the process for the given reason.
+        self._force = force
+        # When to force an exit, in loop time.
+        self._at = math.inf
+        self._alarms: list[Alarm] = []
+        # Ensures that the stacks are dumped only once, either by the loop or, if the loop is blocked, by the alarm.
+        self._dumps = itertools.count()
+
+    def set(self) -> None:
+        """Start the clock. It is safe to call this from any thread and in signal handlers."""
+        self._at = self._loop.time() + self.exit_timeout
+        self._alarms.append(
+            Alarm(self.exit_timeout, lambda: self._force(f"not stopped within {self.exit_timeout:g} s"))
+        )
+
+    def left(self) -> float:
+        """Return the number of seconds until the process is forced to exit."""
+        return max(0.0, self._at - self._loop.time())
+
+    def left_for_work(self) -> float:
+        """Return the number of seconds left for routers, mains, workers and tasks.
+
+        A fifth of the total is reserved for hooks.
+        """
+        return math.inf if math.isinf(self.exit_timeout) else max(0.0, self.left() - self.exit_timeout / 5)
+
+    def expect_end(self) -> Callable[[], None]:
+        """Dump stacks if the rest of the shutdown exceeds ``shutdown_timeout``.
+
+        The returned function cancels the timer in the loop. The alarm stays set until `close` is called.
+        """
+        timer = self._loop.call_later(self.shutdown_timeout, self._dump)
+        # An alarm works even while the loop is blocked, and after the loop has ended while its threads are still
+        # running.
+        self._alarms.append(Alarm(self.shutdown_timeout, self._dump))
+        return timer.cancel
+
+    def close(self) -> None:
+        """Cancel all alarms. Called when the lifetime has ended."""
+        while self._alarms:
+            self._alarms.pop().cancel()
+
+    def _dump(self) -> None:
+        if next(self._dumps) == 0:
+            dump_stacks(self._loop, f"not stopped after {self.shutdown_timeout:g} s; still running:")
 
 
 # -- messages and stacks ----------------------------------------------------------------------------------------------

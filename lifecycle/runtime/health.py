@@ -58,7 +58,7 @@ class _LifeLike(Protocol):
     @property
     def ready(self) -> bool: ...
 
-    def all_components(self) -> Iterable[object]: ...
+    def components(self) -> Iterable[object]: ...
 
     def all_failures(self) -> Iterable[tuple[str, BaseException]]: ...
 
@@ -72,7 +72,7 @@ def health_of(life: _LifeLike) -> Health:
     for name, error in life.all_failures():
         live = False
         components[name] = ComponentHealth(healthy=False, message=f"failed: {reason_of(error)}")
-    for component in life.all_components():
+    for component in life.components():
         for name, health, dead, matters in _look_at(component):
             live = live and not (dead and matters)
             if not matters:

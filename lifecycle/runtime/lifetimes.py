@@ -1,15 +1,13 @@
-"""`Lifetime` holds a program's tasks, workers and reason for stopping. Functions here return the current lifetime.
+"""`Lifetime`: what belongs to a program, why it stops, and the order in which its parts stop.
 
-`Lifetime` is the public class. `Life` is its internal part. It tracks the first cause of the shutdown, the code waiting
-for the shutdown, and everything that must end before the lifetime does. ``signals`` delivers signals, and ``stopping``
-runs the shutdown.
+``parts`` and ``mains`` contain what can be in its list, and ``receiving`` lets it receive signals. The functions here
+use the current lifetime.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import itertools
 import logging
 import signal
@@ -18,51 +16,58 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
-from weakref import WeakSet
 
 from lifecycle import hooks
-from lifecycle._async import shield, start_task, was_cancelled
+from lifecycle._async import check_callable, shield, start_task
 from lifecycle._durations import duration, store_seconds
-from lifecycle._util import current_life as _current_life
-from lifecycle._util import name_of
-from lifecycle._util import outermost_lives as _outermost_lives
-from lifecycle.errors import Interrupted
+from lifecycle._owners import Part, current_owner, outermost_lifetimes
+from lifecycle._util import name_of, reason_of
 from lifecycle.events.base import ClearLineEvent, InterruptEvent
-from lifecycle.runtime.force import tell_terminal
+from lifecycle.runtime.force import Deadline, force_exit, tell_terminal
+from lifecycle.runtime.parts import (
+    ComponentPart,
+    Delay,
+    FlushHook,
+    OwnedPart,
+    RouterPart,
+    ShutdownHook,
+    Stage,
+    TaskPart,
+    WorkerPart,
+    has_route_for,
+)
 from lifecycle.runtime.presses import Captor, Presses
-from lifecycle.runtime.stopping import Deadline, Draining, ShutdownHooks, StartedWorkers, as_router, has_route_for
+from lifecycle.runtime.signals import signal_registry
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator
+    from collections.abc import Awaitable, Callable, Generator, Iterator
     from contextlib import AbstractContextManager
-    from contextvars import ContextVar
 
     from lifecycle._durations import DurationField
     from lifecycle.runtime.health import Health
-    from lifecycle.runtime.stopping import Hook, RouterLike
+    from lifecycle.runtime.parts import AnyHook, RouterLike
 
 __all__ = [
-    "Life",
+    "Host",
     "Lifetime",
     "LifetimeState",
+    "Part",
     "Reason",
     "Settings",
-    "call_anywhere",
-    "check_callable",
     "current",
-    "current_life",
+    "current_lifetime",
     "on_shutdown",
     "shutdown",
-    "task_starts",
 ]
 
-_H = TypeVar("_H", bound="Hook")
+_H = TypeVar("_H", bound="AnyHook")
 _T = TypeVar("_T")
+_P = TypeVar("_P", bound=OwnedPart)
 
 _log = logging.getLogger("lifecycle.runtime")
 
-#: The internal part of the current lifetime.
-current_life: ContextVar[Life] = _current_life
+#: The topics whose routes determine the effect of a signal.
+_SIGNALS: Final = ("signal/interrupt", "signal/hangup", InterruptEvent.topic, ClearLineEvent.topic)
 
 
 # -- records ----------------------------------------------------------------------------------------------------------
@@ -138,7 +143,31 @@ class LifetimeState:
     embedded: bool = False
 
 
-# -- the public part --------------------------------------------------------------------------------------------------
+class _Notifier(Protocol):
+    """The part of a service manager's notifier that a lifetime uses."""
+
+    def ready(self) -> None: ...
+
+    def reloading(self) -> AbstractContextManager[None]: ...
+
+    def stopping(self, reason: Reason) -> None: ...
+
+
+class Host:
+    """The code around a lifetime. By default, there is nothing else in the event loop."""
+
+    #: True if another program runs the event loop and receives the signals.
+    is_embedding: bool = False
+
+    def interrupt(self) -> None:
+        """Called in the loop once the shutdown has begun and the program need not continue."""
+
+    def stops(self) -> bool:
+        """Return whether the shutdown of the lifetime also stops the host."""
+        return False
+
+    def supervisor_failed(self, error: BaseException) -> None:
+        """Called when a supervisor has failed in the block itself."""
 
 
 class Lifetime:
@@ -147,38 +176,83 @@ class Lifetime:
     `run` and `lifetime` create it, and `current` returns it.
     """
 
-    __slots__ = ("__weakref__", "_life")
-
-    def __init__(self, life: Life) -> None:
-        self._life = life
+    def __init__(
+        self,
+        settings: Settings,
+        loop: asyncio.AbstractEventLoop,
+        outer: Lifetime | None = None,
+        host: Host | None = None,
+    ) -> None:
+        self.settings: Final = settings
+        self.loop: Final = loop
+        self.outer: Final = outer
+        self.host: Final = host or Host()
+        #: Lifetimes inside this one. They begin to shut down together with it.
+        self.inner: list[Lifetime] = []
+        #: True if signals reach this lifetime through the outer lifetime, which counts them for both.
+        self.is_governed: bool = outer is not None and outer.hears_signals
+        #: True if signals reach this lifetime, directly or through an outer one.
+        self.hears_signals: bool = self.is_governed
+        own = Presses(settings.force_exit, settings.cancel_on_interrupt, settings.reset_after)
+        self.presses: Presses = outer.presses if outer and self.is_governed else own
+        self.deadline: Final = Deadline(loop, settings.exit_timeout, settings.shutdown_timeout, self._force)
+        # The parts of the program, oldest first. The shutdown stops them in the reverse order, stage by stage.
+        self._parts: dict[OwnedPart, None] = {}
+        #: The errors of failed components by name: mains, routers, and workers started by the mains or the block.
+        self.failures: Final[dict[str, BaseException]] = {}
+        #: The topics of signals and key presses that a running router takes.
+        self.captured: frozenset[str] = frozenset()
+        # The callback that finds them again, because routes have changed.
+        self._recount: asyncio.Handle | None = None
+        #: True if a router has run under this lifetime or one inside it.
+        self.had_router: bool = False
+        #: The task of the block, if this lifetime belongs to one.
+        self.task: asyncio.Task[Any] | None = None
+        #: Notifies systemd, if systemd runs the program.
+        self.notifier: _Notifier | None = None
+        #: True once all mains have started.
+        self.is_up: bool = False
+        #: The first cause of the shutdown, or `Reason.NONE`.
+        self.reason: Reason = Reason.NONE
+        #: The signal that caused the shutdown, or None.
+        self.signum: int | None = None
+        #: When the lifetime started, in seconds since the epoch.
+        self.started_at: float = time.time()
+        # One future for each caller that is waiting for the shutdown, oldest first.
+        self._stop_waits: dict[asyncio.Future[None], None] = {}
+        self._has_begun = False
+        # Each cause takes the next number, and the cause that gets 0 is the first cause. Taking a number is atomic and
+        # needs no lock.
+        self._causes = itertools.count()
+        # When the delay before the shutdown ends, in loop time. None before the shutdown begins.
+        self._delayed_until: float | None = None
+        self._tasks_started = self._tasks_crashed = 0
+        #: True once it is too late to add tasks and hooks.
+        self.over: bool = False
+        #: The context in which the lifetime calls functions.
+        self.context: contextvars.Context = contextvars.copy_context()
 
     def __repr__(self) -> str:
         return f"<Lifetime: {f'stopping, {self.reason}' if self.stopping else 'running'}>"
 
     @property
-    def reason(self) -> Reason:
-        """The first cause of the shutdown, or `Reason.NONE`."""
-        return self._life.reason
+    def lifetime(self) -> Lifetime:
+        """This lifetime, which is an owner like its mains."""
+        return self
 
-    @property
-    def signum(self) -> int | None:
-        """The signal that caused the shutdown, or None."""
-        return self._life.signum
-
-    @property
-    def started_at(self) -> float:
-        """When the lifetime started, in seconds since the epoch."""
-        return self._life.started_at
+    # -- the public part ------------------------------------------------------------------------------------------
 
     @property
     def stopping(self) -> bool:
         """True if the shutdown has begun."""
-        return self._life.reason is not Reason.NONE
+        return self.reason is not Reason.NONE
 
     @property
     def ready(self) -> bool:
         """True if every main and every router under this lifetime has started, and the shutdown has not begun."""
-        return self._life.ready
+        if not self.is_up or self.stopping or (self.outer is not None and not self.outer.ready):
+            return False
+        return all(router.state().running for router in self._own_routers())
 
     def shutdown(self, reason: Reason | str = Reason.CANCEL) -> None:
         """Begin the shutdown. You can call this from any thread. It has no effect if the shutdown has already begun.
@@ -192,11 +266,12 @@ class Lifetime:
         accepted = [str(each) for each in Reason if each is not Reason.NONE]
         if reason not in accepted:
             raise ValueError(f"the reason for a shutdown must be one of {', '.join(accepted)}, got {reason!r}")
-        self._life.begin(Reason(reason))
+        self.begin(Reason(reason))
 
     async def wait_stopping(self) -> Reason:
         """Wait until the shutdown begins, and return the reason."""
-        await self._life.wait_stopping()
+        with self.stop_awaited() as wait:
+            await wait
         return self.reason
 
     def on_shutdown(self, hook: _H) -> _H:
@@ -215,7 +290,8 @@ class Lifetime:
         Raises:
             RuntimeError: if the hooks have already run.
         """
-        self._life.shutdown_hooks.add(hook)
+        self._refuse_late_hook(hook)
+        self.own(ShutdownHook(self, hook, self.settings.hook_timeout))
         return hook
 
     def on_flush(self, hook: _H) -> _H:
@@ -227,7 +303,7 @@ class Lifetime:
         Raises:
             RuntimeError: if the shutdown hooks have already run.
         """
-        self._life.flush_hooks.add(hook)
+        self.own_flush(hook)
         return hook
 
     @overload
@@ -274,23 +350,59 @@ class Lifetime:
             TypeError: if ``fn`` is not a function.
             RuntimeError: if called from a thread other than the loop's, or if the lifetime is over.
         """
-        return self._life.background.start(fn, args, on_error, name)
+        check_callable(fn)
+        if not self.in_loop():
+            raise RuntimeError("go() starts a task, so it must be called from the thread of the lifetime's event loop")
+        if self.over:
+            raise RuntimeError("the lifetime is over; start background tasks before it ends")
+        part = TaskPart(self, fn, on_error, name or name_of(fn))
+        part.task = start_task(part.run(args), name=part.name, context=self._context_below())
+        part.task.add_done_callback(lambda task: self._task_ended(part, task))
+        self._tasks_started += 1
+        self.own(part)
+        return part.task
 
     def reset_signals(self) -> None:
         """Start counting signals from zero again, for example because the user has resumed the program."""
-        self._life.presses.reset()
+        self.presses.reset()
 
     def components(self) -> tuple[object, ...]:
         """Return the components that have a ``state()`` method under this lifetime and the lifetimes inside it.
 
-        These are the running routers, the workers that are not run by a supervisor or pool, and every component
-        announced through `hooks.component_opened`. They are listed in the order in which they started.
+        These are the running routers, the workers that are not run by a supervisor or pool, stores, and what `add` was
+        called with. They are listed in the order in which they started.
         """
-        return self._life.all_components()
+        found = {id(part.component): part.component for part in self._parts if part.component is not None}
+        return (*found.values(), *(each for inner in self.inner for each in inner.components()))
+
+    def add(self, component: object) -> Part:
+        """Add ``component`` to `components`, until `Part.end` of the returned part is called.
+
+        If ``component`` is a `Part`, the shutdown stops it, after the workers that were started later.
+
+        Raises:
+            RuntimeError: if called from a thread other than the loop's.
+        """
+        if not self.in_loop():
+            raise RuntimeError("add() must be called from the thread of the lifetime's event loop")
+        return self.own(_Added(self, component))
 
     def state(self) -> LifetimeState:
         """Return the current state."""
-        return self._life.state()
+        captor = Captor.NONE if self.stopping else self._captor(self._find_captured())
+        return LifetimeState(
+            reason=self.reason,
+            signum=self.signum,
+            stopping=self.stopping,
+            signals=self.presses.count,
+            force_exit_at=self.presses.limit(captor) if self.hears_signals else 0,
+            tasks=tuple(sorted(each.name for each in self._of(TaskPart))),
+            tasks_started=self._tasks_started,
+            tasks_crashed=self._tasks_crashed,
+            hooks=len([part for part in self._parts if part.stage is Stage.HOOKS]),
+            workers=tuple(name for each in self._of(WorkerPart) for name in each.names()),
+            embedded=self.host.is_embedding and not self.host.stops(),
+        )
 
     def health(self) -> Health:
         """Return the program's health, for use in an endpoint of any web framework.
@@ -300,7 +412,346 @@ class Lifetime:
         """
         from lifecycle.runtime.health import health_of  # loaded only when the health is read
 
-        return health_of(self._life)
+        return health_of(self)
+
+    # -- the list -------------------------------------------------------------------------------------------------
+
+    def own(self, part: _P) -> _P:
+        """Add ``part`` to the list. This is where everything that a program has to stop is noted."""
+        self._parts[part] = None
+        return part
+
+    def remove(self, part: OwnedPart) -> None:
+        """Remove ``part`` from the list, because it has ended."""
+        self._parts.pop(part, None)
+
+    def own_flush(self, hook: AnyHook) -> Part:
+        """See `on_flush`. The part can be removed from the list."""
+        self._refuse_late_hook(hook)
+        return self.own(FlushHook(self, hook, self.settings.hook_timeout))
+
+    def own_delay(self, seconds: float) -> Part:
+        """Delay any shutdown by ``seconds``, for example until a load balancer has noticed it."""
+        return self.own(Delay(self, seconds))
+
+    def own_component(self, component: object) -> Part:
+        """See `lifecycle._owners.Owner`. A component of another thread is not listed."""
+        return self.own(ComponentPart(self, component)) if self.in_loop() else Part()
+
+    def own_router(self, router: Any, started_by: OwnedPart | None = None) -> Part:
+        """See `lifecycle._owners.Owner`."""
+        if not self.in_loop():
+            return Part()
+        part = self.own(RouterPart(self, router, self.loop.create_future()))
+        part.started_by = started_by
+        part.runs(router)
+        for each in self._of(TaskPart):
+            if each.task is asyncio.current_task():
+                each.router = str(router.name)
+        return part
+
+    def own_worker(self, worker: Any, started_by: OwnedPart | None = None, *, matters: bool | None = None) -> Part:
+        """See `lifecycle._owners.Owner`. By default, the worker matters to the health if the block has started it."""
+        if not self.in_loop():
+            return Part()
+        if matters is None:
+            matters = self.task is not None and asyncio.current_task() is self.task
+        if matters:
+            self.failures.pop(worker.name, None)
+        return self.own(WorkerPart(self, worker, started_by, matters=matters))
+
+    def worker_failed(self, worker: Any, error: BaseException) -> None:
+        """Record the failure of a worker without which the program is not healthy."""
+        self.failures[worker.name] = error
+        if self.host.is_embedding:
+            _log.error("worker %r %s: %s", worker.name, worker.status, reason_of(error))
+            if worker.kind == "supervisor":
+                self.host.supervisor_failed(error)
+
+    def all_failures(self) -> tuple[tuple[str, BaseException], ...]:
+        """The failures under this lifetime and the lifetimes inside it."""
+        return (*self.failures.items(), *(each for inner in self.inner for each in inner.all_failures()))
+
+    def task_starts(self) -> dict[asyncio.Task[Any], float]:
+        """Return the tasks started by `go` here and in the lifetimes inside, with their start times in loop time."""
+        own = {each.task: each.began for each in self._of(TaskPart)}
+        return own | {task: at for inner in self.inner for task, at in inner.task_starts().items()}
+
+    def _of(self, kind: type[_P]) -> list[_P]:
+        return [part for part in tuple(self._parts) if isinstance(part, kind)]
+
+    def _backwards(self, stage: Stage, started_by: OwnedPart | None = None) -> Iterator[OwnedPart]:
+        """Yield the parts of ``stage``, the newest first, including those that are added meanwhile."""
+        seen: set[OwnedPart] = set()
+        while True:
+            found = (part for part in reversed(self._parts) if part.stage is stage and part not in seen)
+            part = next((each for each in found if started_by is None or each.started_by is started_by), None)
+            if part is None:
+                return
+            seen.add(part)
+            yield part
+
+    def _refuse_late_hook(self, hook: object) -> None:
+        if self.over:
+            raise RuntimeError(f"the shutdown hooks have run; it is too late to add {hook!r}")
+
+    def _task_ended(self, part: TaskPart, task: asyncio.Task[Any]) -> None:
+        part.end()
+        if not task.cancelled():
+            task.exception()  # it has been reported, so asyncio must not log it
+        if part.error is not None:
+            self._tasks_crashed += 1
+            if part.router is not None:
+                self.failures[part.router] = part.error
+
+    # -- signals --------------------------------------------------------------------------------------------------
+
+    def all_routers(self) -> tuple[RouterLike, ...]:
+        """The routers running under this lifetime and the lifetimes inside it."""
+        return (*self._own_routers(), *(router for inner in self.inner for router in inner.all_routers()))
+
+    def _own_routers(self) -> list[RouterLike]:
+        return [part.router for part in self._of(RouterPart) if part.router is not None]
+
+    def routers_for(self, topic: str) -> tuple[RouterLike, ...]:
+        """Return the routers among `all_routers` that have a specific route for ``topic``."""
+        return tuple(router for router in self.all_routers() if has_route_for(router, topic))
+
+    def captor(self) -> Captor:
+        """Return the route that would receive a Ctrl+C. This is quick enough for a signal handler."""
+        return self._captor(self.captured)
+
+    def routes_changed(self) -> None:
+        """Find out in the loop which signals the routers take, because no routes are matched in a signal handler."""
+        if self._recount is None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._recount = self.loop.call_soon_threadsafe(self._count_routes)
+
+    def _count_routes(self) -> None:
+        self._recount = None
+        self.captured = self._find_captured()
+        self.had_router |= bool(self.all_routers())
+        if self.outer is not None:
+            self.outer.routes_changed()
+
+    def _find_captured(self) -> frozenset[str]:
+        return frozenset(topic for topic in _SIGNALS if self.routers_for(topic))
+
+    @staticmethod
+    def _captor(captured: frozenset[str]) -> Captor:
+        if "signal/interrupt" in captured:
+            return Captor.SIGNAL
+        return Captor.EVENT if captured & {InterruptEvent.topic, ClearLineEvent.topic} else Captor.NONE
+
+    def next_step(self) -> str:
+        """Return the part of a message that explains how to force an exit, or "" if that is impossible."""
+        left = self.presses.limit() - self.presses.count
+        if not self.presses.limit():
+            return ""
+        return f"; press Ctrl+C {'again' if left <= 1 else f'{left} more times'} to force"
+
+    def _force(self, reason: str) -> None:
+        force_exit(signal_registry(), self, reason)
+
+    # -- the shutdown ---------------------------------------------------------------------------------------------
+
+    def up(self) -> None:
+        """Record that all mains have started."""
+        self.is_up = True
+        if self.notifier is not None:
+            self.notifier.ready()
+
+    def begin(self, reason: Reason, signum: int | None = None) -> None:
+        """Begin the shutdown, unless it has already begun. You can call this from any thread and in signal handlers."""
+        if next(self._causes):
+            return
+        self.deadline.set()
+        self.signum = signum
+        self.reason = reason
+        for inner in tuple(self.inner):
+            inner.begin(reason, signum)
+        self.call_soon(self._begun)
+        if reason is not Reason.STOP and not self.is_governed and self.presses.count and self.presses.limit():
+            tell_terminal(f"stopping{self.next_step()}")
+
+    def begin_for_signal(self, signum: int) -> None:
+        """Begin the shutdown because of a signal."""
+        self.begin(Reason.INTERRUPT if signum == signal.SIGINT else Reason.TERMINATE, signum)
+
+    def _begun(self) -> None:
+        self._has_begun = True
+        # Iterate over a copy, because a thread with a different loop may start or stop waiting at any time.
+        for wait in tuple(self._stop_waits):
+            if not wait.done():
+                wait.set_result(None)
+        if self.notifier is not None:
+            self.notifier.stopping(self.reason)
+        # If the outer lifetime is also stopping, it ends this one as part of its own shutdown.
+        if self.outer is None or not self.outer.stopping:
+            # We do this after waking the code that waits for the shutdown, so that a `sleep` in the block is
+            # interrupted rather than cancelled.
+            self.loop.call_soon(self.loop.call_later, self._delay(), self.host.interrupt)
+
+    @contextmanager
+    def stop_awaited(self) -> Generator[asyncio.Future[None]]:
+        """Provide a future that is done once the shutdown has begun."""
+        wait: asyncio.Future[None] = self.loop.create_future()
+        if self._has_begun:
+            wait.set_result(None)
+        self._stop_waits[wait] = None
+        try:
+            yield wait
+        finally:
+            del self._stop_waits[wait]
+
+    async def conclude(self) -> None:
+        """Run the shutdown, even if the caller is cancelled. In that case, raise CancelledError at the end.
+
+        If a part does not end in time, its name is logged and the shutdown continues, so the hooks always run. At the
+        end, the shutdown waits for such parts until the process is forced to exit.
+        """
+        # A framework may enter and exit a block in different contexts.
+        await shield(start_task(self._conclude(), name="lifecycle shutdown", context=self.context))
+
+    async def _conclude(self) -> None:
+        # Code waiting for the shutdown is woken before any task is cancelled. It takes one iteration of the loop to
+        # wake up.
+        await self.wait_stopping()
+        await asyncio.sleep(0)
+        left = self.deadline.left_for_work
+        await self._drain(left)
+        for main in self._backwards(Stage.MAINS):
+            await main.stop(left)
+            for worker in self._backwards(Stage.WORKERS, started_by=main):
+                await worker.stop(left)
+        await self._stop(Stage.WORKERS, left)
+        in_time = self.deadline.expect_end()
+        await self._cancel_tasks(left())
+        await self._stop(Stage.HOOKS, self.deadline.left)
+        self.over = True
+        await self._stop(Stage.FLUSH, self.deadline.left)
+        for main in self._backwards(Stage.MAINS):
+            await main.over()
+        await self._cancel_tasks()
+        # Whatever was started during the shutdown, for example by a hook, must not outlive it.
+        await self._stop(Stage.WORKERS, self.deadline.left)
+        in_time()
+
+    async def _stop(self, stage: Stage, left: Callable[[], float]) -> None:
+        for part in self._backwards(stage):
+            await part.stop(left)
+
+    def _delay(self) -> float:
+        """Return for how many seconds the program continues unchanged after the shutdown has begun."""
+        seconds = max((each.seconds for each in self._of(Delay)), default=0.0)
+        # A program that has never been ready needs no delay.
+        if not seconds or not self.is_up:
+            return 0.0
+        now = self.loop.time()
+        if self._delayed_until is None:
+            self._delayed_until = now + seconds
+        return min(max(0.0, self._delayed_until - now), self.deadline.left_for_work())
+
+    async def _drain(self, left: Callable[[], float]) -> None:
+        """Drain all routers after the delay: stop sources, flush debounced events, and empty lanes."""
+        if (delay := self._delay()) > 0:
+            await asyncio.sleep(delay)
+        draining = {part.ended: part for part in reversed(self._of(RouterPart))}
+        for part in draining.values():
+            part.ask()
+        if draining:
+            _, stuck = await asyncio.wait(draining, timeout=left())
+            for ended in stuck:
+                _log.warning("%r has not drained in time and is being cancelled", draining[ended])
+                ended.cancel()
+
+    async def _cancel_tasks(self, timeout: float | None = None) -> None:
+        """Cancel all background tasks, including new ones, and wait for them.
+
+        After ``timeout``, log the names of the tasks that are still running.
+        """
+        deadline = None if timeout is None else self.loop.time() + timeout
+        asked: set[asyncio.Task[Any]] = set()
+        while running := {each.task: each.name for each in reversed(self._of(TaskPart))}:
+            for task in running.keys() - asked:
+                task.cancel()
+            asked |= running.keys()
+            left = None if deadline is None else max(0.0, deadline - self.loop.time())
+            done, _ = await asyncio.wait(running, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                names = ", ".join(sorted(running.values()))
+                _log.warning("these background tasks did not end when they were cancelled: %s", names)
+                return
+
+    # -- the running code -----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def as_current(self) -> Generator[None]:
+        """Make this the current lifetime of the running task."""
+        token = current_owner.set(self)
+        self.context = contextvars.copy_context()
+        if self.outer is None:
+            outermost_lifetimes.add(self)
+        else:
+            self.outer.inner.append(self)
+        try:
+            yield
+        finally:
+            self.over = True
+            outermost_lifetimes.discard(self)
+            if self.outer is not None:
+                self.outer.inner.remove(self)
+                self.outer.routes_changed()
+            # A framework may enter and exit the block in different contexts.
+            with suppress(ValueError):
+                current_owner.reset(token)
+
+    def call_soon(self, callback: Callable[..., None], *args: Any) -> None:
+        """Call a function in the loop, from any thread. This does nothing once the loop is closed."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(callback, *args, context=self.context)
+
+    def in_loop(self) -> bool:
+        """Return True if the calling thread is running the lifetime's loop."""
+        return _running_loop() is self.loop
+
+    def _context_below(self) -> contextvars.Context:
+        """Return a copy of the current context in which this lifetime is the current one.
+
+        This is needed because `Lifetime.go` may be called outside the lifetime.
+        """
+        context = contextvars.copy_context()
+        owner = context.get(current_owner)
+        if owner is None or owner.lifetime is not self:
+            context.run(current_owner.set, self)
+        return context
+
+
+class _Added(ComponentPart):
+    """A component that the program has added, and announces."""
+
+    stage = Stage.WORKERS
+
+    def __init__(self, home: Lifetime, component: object) -> None:
+        super().__init__(home, component)
+        hooks.component_opened.announce(component, component=component)
+
+    async def stop(self, left: Callable[[], float]) -> None:
+        if isinstance(self.component, Part):
+            await self.component.stop(left)
+
+    def end(self, error: BaseException | None = None) -> None:
+        super().end(error)
+        hooks.component_closed.announce(self.component, component=self.component)
+
+
+# -- the current lifetime ---------------------------------------------------------------------------------------------
+
+
+def current_lifetime() -> Lifetime | None:
+    """Return the lifetime to which the running code belongs, or None if it is outside a lifetime."""
+    owner = current_owner.get(None)
+    return None if owner is None else owner.lifetime
 
 
 def current() -> Lifetime:
@@ -315,31 +766,13 @@ def current() -> Lifetime:
     Raises:
         LookupError: if called outside a lifetime, unless exactly one lifetime is running.
     """
-    life = current_life.get(None)
-    return _only_life().lifetime if life is None else life.lifetime
+    return current_lifetime() or _only_lifetime()
 
 
-def task_starts(lifetime: Lifetime) -> dict[asyncio.Task[Any], float]:
-    """Return the tasks started by `Lifetime.go` in ``lifetime`` and the lifetimes inside it.
-
-    Each task is mapped to its start time in loop time.
-    """
-    lives, starts = [lifetime._life], dict[asyncio.Task[Any], float]()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of the same module
-    while lives:
-        life = lives.pop()
-        starts |= life.background.running
-        lives += life.inner
-    return starts
-
-
-#: The running lifetimes that are not inside another one.
-_outermost: Final[WeakSet[Life]] = _outermost_lives
-
-
-def _only_life() -> Life:
+def _only_lifetime() -> Lifetime:
     """Return the only running lifetime, for a task that has not inherited one."""
     loop = _running_loop()
-    lives = [life for life in tuple(_outermost) if loop is None or life.loop is loop]
+    lives: list[Lifetime] = [life for life in tuple(outermost_lifetimes) if loop is None or life.loop is loop]
     if len(lives) > 1:
         raise LookupError(
             f"{len(lives)} lifetimes are running, and this task is outside all of them; use "
@@ -378,459 +811,3 @@ def on_shutdown(hook: _H) -> _H:
         LookupError: if called outside a lifetime.
     """
     return current().on_shutdown(hook)
-
-
-# -- the internal part ------------------------------------------------------------------------------------------------
-
-
-class _Notifier(Protocol):
-    """The part of a service manager's notifier that a lifetime uses."""
-
-    def ready(self) -> None: ...
-
-    def reloading(self) -> AbstractContextManager[None]: ...
-
-    def stopping(self, reason: Reason) -> None: ...
-
-
-class Life:
-    """The internal part of a lifetime. It is safe to call `begin` from any thread and in signal handlers."""
-
-    def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop, outer: Life | None = None) -> None:
-        self.settings = settings
-        self.loop = loop
-        self.lifetime: Final = Lifetime(self)
-        #: True if signals reach this lifetime through the outer lifetime, which counts them for both.
-        self.is_governed: bool = outer is not None and outer.hears_signals
-        own = Presses(settings.force_exit, settings.cancel_on_interrupt, settings.reset_after)
-        self.presses: Presses = outer.presses if outer and self.is_governed else own
-        self.background: Final = _BackgroundTasks(self)
-        self.shutdown_hooks: Final = ShutdownHooks(self.lifetime, settings.hook_timeout)
-        #: Hooks that run after the shutdown hooks, to send metrics.
-        self.flush_hooks: Final = ShutdownHooks(self.lifetime, settings.hook_timeout, cut=True)
-        self.deadline: Final = Deadline(self)
-        self.workers: Final = StartedWorkers(self)
-        #: Components with a state.
-        self.components: Final = _Components(self)
-        self.outer = outer
-        #: Lifetimes inside this one. They begin to shut down together with it.
-        self.inner: list[Life] = []
-        #: True if signals reach this lifetime, directly or through an outer one.
-        self.hears_signals: bool = self.is_governed
-        #: True if another program, the host, runs the event loop and receives the signals.
-        self.is_embedded = False
-        #: Returns whether shutting down this lifetime also stops the host.
-        self.stops_host: Callable[[], bool] = _no
-        #: The tasks of the mains, or the task of the block.
-        self.own_tasks: Final[WeakSet[asyncio.Task[Any]]] = WeakSet()
-        #: The errors of failed components by name: mains, routers, and workers started by the mains or the block.
-        self.failures: Final[dict[str, BaseException]] = {}
-        #: Called with the error of a supervisor that failed in the block itself.
-        self.supervisor_failed: Callable[[BaseException], None] = _nothing
-        #: Routers and other components that can be drained.
-        self.draining: Final = Draining(self)
-        #: Called in the loop once the shutdown has begun.
-        self.interrupt: Callable[[], None] = _nothing
-        #: Notifies systemd, if systemd runs the program.
-        self.notifier: _Notifier | None = None
-        #: True once all main functions have started.
-        self.is_up: bool = False
-        self.reason: Reason = Reason.NONE
-        self.signum: int | None = None
-        # One future for each caller that is waiting for the shutdown, oldest first.
-        self._stop_waits: dict[asyncio.Future[None], None] = {}
-        self._has_begun = False
-        # Each cause takes the next number, and the cause that gets 0 is the first cause. Taking a number is atomic and
-        # needs no lock.
-        self._causes = itertools.count()
-        #: True once it is too late to add tasks and hooks.
-        self.over: bool = False
-        #: When the lifetime started, in seconds since the epoch.
-        self.started_at: float = time.time()
-        #: The context in which the lifetime calls functions.
-        self.context: contextvars.Context = contextvars.copy_context()
-
-    # -- readiness ------------------------------------------------------------------------------------------------
-
-    def up(self) -> None:
-        """Record that all mains have started."""
-        self.is_up = True
-        if self.notifier is not None:
-            self.notifier.ready()
-
-    @property
-    def ready(self) -> bool:
-        """See `Lifetime.ready`."""
-        if not self.is_up or self.reason is not Reason.NONE or (self.outer is not None and not self.outer.ready):
-            return False
-        return all(router.state().running for router in self.draining.routers)
-
-    @property
-    def stopping(self) -> bool:
-        """True if the shutdown has begun."""
-        return self.reason is not Reason.NONE
-
-    # -- the first cause ------------------------------------------------------------------------------------------
-
-    def begin(self, reason: Reason, signum: int | None = None) -> None:
-        """Begin the shutdown, unless it has already begun."""
-        if next(self._causes):
-            return
-        self.deadline.set()
-        self.signum = signum
-        self.reason = reason
-        for inner in tuple(self.inner):
-            inner.begin(reason, signum)
-        self.call_soon(self._begun)
-        if reason is not Reason.STOP and not self.is_governed and self.presses.count and self.presses.limit():
-            tell_terminal(f"stopping{self.next_step()}")
-
-    def begin_for_signal(self, signum: int) -> None:
-        """Begin the shutdown because of a signal."""
-        self.begin(Reason.INTERRUPT if signum == signal.SIGINT else Reason.TERMINATE, signum)
-
-    def next_step(self) -> str:
-        """Return the part of a message that explains how to force an exit, or "" if that is impossible."""
-        left = self.presses.limit() - self.presses.count
-        if not self.presses.limit():
-            return ""
-        return f"; press Ctrl+C {'again' if left <= 1 else f'{left} more times'} to force"
-
-    def call_soon(self, callback: Callable[..., None], *args: Any) -> None:
-        """Call a function in the loop, from any thread. This does nothing once the loop is closed."""
-        with suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(callback, *args, context=self.context)
-
-    def _begun(self) -> None:
-        self._has_begun = True
-        # Iterate over a copy, because a thread with a different loop may start or stop waiting at any time.
-        for wait in tuple(self._stop_waits):
-            if not wait.done():
-                wait.set_result(None)
-        if self.notifier is not None:
-            self.notifier.stopping(self.reason)
-        # If the outer lifetime is also stopping, it ends this one as part of its own shutdown.
-        if self.outer is None or self.outer.reason is Reason.NONE:
-            # We do this after waking the code that waits for the shutdown, so that a `sleep` in the block is
-            # interrupted rather than cancelled.
-            self.loop.call_soon(self.loop.call_later, self.draining.delay(self.deadline.left_for_work), self.interrupt)
-
-    @contextmanager
-    def stop_awaited(self) -> Generator[asyncio.Future[None]]:
-        """Provide a future that is done once the shutdown has begun."""
-        wait: asyncio.Future[None] = self.loop.create_future()
-        if self._has_begun:
-            wait.set_result(None)
-        self._stop_waits[wait] = None
-        try:
-            yield wait
-        finally:
-            del self._stop_waits[wait]
-
-    async def wait_stopping(self) -> None:
-        """Wait until the shutdown has begun."""
-        with self.stop_awaited() as wait:
-            await wait
-
-    # -- running code ---------------------------------------------------------------------------------------
-
-    @contextmanager
-    def as_current(self) -> Generator[None]:
-        """Make this the current lifetime of the running task."""
-        token = current_life.set(self)
-        self.context = contextvars.copy_context()
-        disconnect = self.workers.connect(), self.draining.connect(), self.components.connect()
-        if self.outer is None:
-            _outermost.add(self)
-        else:
-            self.outer.inner.append(self)
-        try:
-            yield
-        finally:
-            self.close()
-            _outermost.discard(self)
-            for each in disconnect:
-                each()
-            if self.outer is not None:
-                self.outer.inner.remove(self)
-            # A framework may enter and exit the block in different contexts.
-            with suppress(ValueError):
-                current_life.reset(token)
-
-    def is_here(self) -> bool:
-        """Return True if the calling code is running under this lifetime, in its loop."""
-        return self.is_current() and self.in_loop()
-
-    def is_current(self) -> bool:
-        """Return True if the calling code is running under this lifetime, in any thread."""
-        return current_life.get(None) is self
-
-    def in_loop(self) -> bool:
-        """Return True if the calling thread is running the lifetime's loop."""
-        return _running_loop() is self.loop
-
-    def context_below(self) -> contextvars.Context:
-        """Return a copy of the current context in which this lifetime is the current one.
-
-        This is needed because `Lifetime.go` may be called outside the lifetime.
-        """
-        context = contextvars.copy_context()
-        if context.get(current_life) is not self:
-            context.run(current_life.set, self)
-        return context
-
-    def all_routers(self) -> tuple[RouterLike, ...]:
-        """The routers running under this lifetime and the lifetimes inside it."""
-        return (*self.draining.routers, *(router for inner in self.inner for router in inner.all_routers()))
-
-    def routers_for(self, topic: str) -> tuple[RouterLike, ...]:
-        """Return the routers among `all_routers` that have a specific route for ``topic``."""
-        return tuple(router for router in self.all_routers() if has_route_for(router, topic))
-
-    def captor(self) -> Captor:
-        """Return the route that would receive a Ctrl+C."""
-        if self.routers_for("signal/interrupt"):
-            return Captor.SIGNAL
-        handled = any(self.routers_for(event.topic) for event in (InterruptEvent, ClearLineEvent))
-        return Captor.EVENT if handled else Captor.NONE
-
-    @property
-    def had_router(self) -> bool:
-        """True if a router has run under this lifetime or is running under a lifetime inside it."""
-        return self.draining.had_router or any(inner.had_router for inner in self.inner)
-
-    def all_components(self) -> tuple[object, ...]:
-        """See `Lifetime.components`."""
-        return (*self.components(), *(each for inner in self.inner for each in inner.all_components()))
-
-    def all_failures(self) -> tuple[tuple[str, BaseException], ...]:
-        """The failures under this lifetime and the lifetimes inside it."""
-        return (*self.failures.items(), *(each for inner in self.inner for each in inner.all_failures()))
-
-    def close(self) -> None:
-        """From now on, refuse new tasks and hooks, because they would never run."""
-        self.over = True
-        self.shutdown_hooks.close()
-        self.flush_hooks.close()
-
-    def state(self) -> LifetimeState:
-        """See `Lifetime.state`."""
-        captor = Captor.NONE if self.stopping else self.captor()
-        return LifetimeState(
-            reason=self.reason,
-            signum=self.signum,
-            stopping=self.reason is not Reason.NONE,
-            signals=self.presses.count,
-            force_exit_at=self.presses.limit(captor) if self.hears_signals else 0,
-            tasks=self.background.names,
-            tasks_started=self.background.started,
-            tasks_crashed=self.background.crashed,
-            hooks=len(self.shutdown_hooks),
-            workers=self.workers.names,
-            embedded=self.is_embedded and not self.stops_host(),
-        )
-
-
-def _nothing(_: object = None) -> None:
-    return None
-
-
-def _no() -> bool:
-    return False
-
-
-class _Components:
-    """The open components that have a ``state()`` method, in the order in which hooks announced them."""
-
-    def __init__(self, life: Life) -> None:
-        self._life = life
-        # The components by identity. A component may be opened several times, for different kinds of work, so we count
-        # how often it is open.
-        self._open: dict[int, tuple[object, int]] = {}
-
-    def connect(self) -> Callable[[], None]:
-        """Start collecting components, and return a function that stops the collection."""
-        opening, closing = (
-            (hooks.component_opened, hooks.router_started),
-            (hooks.component_closed, hooks.router_stopped),
-        )
-        for hook in opening:
-            hook.connect(self._opened)
-        for hook in closing:
-            hook.connect(self._closed)
-
-        def disconnect() -> None:
-            for hook in opening:
-                hook.disconnect(self._opened)
-            for hook in closing:
-                hook.disconnect(self._closed)
-
-        return disconnect
-
-    def __call__(self) -> tuple[object, ...]:
-        """The open components."""
-        return tuple(component for component, _ in self._open.values())
-
-    def _opened(self, sender: object, **_: object) -> None:
-        """Add the sender, which is the opened component. A router is also the sender of its own hooks."""
-        if self._life.is_here():
-            times = self._open[id(sender)][1] if id(sender) in self._open else 0
-            self._open[id(sender)] = sender, times + 1
-
-    def _closed(self, sender: object, **_: object) -> None:
-        """Remove the sender. A component opened under this lifetime may be closed by code outside it."""
-        times = self._open.pop(id(sender))[1] if id(sender) in self._open else 1
-        if times > 1:
-            self._open[id(sender)] = sender, times - 1
-
-
-# -- background tasks -------------------------------------------------------------------------------------------------
-
-
-class _BackgroundTasks:
-    """The tasks started by `go`. If one crashes, the error is reported, and everything else continues."""
-
-    def __init__(self, life: Life) -> None:
-        self._life = life
-        #: The running tasks, with their start times in loop time.
-        self.running: dict[asyncio.Task[Any], float] = {}
-        self.started: int = 0
-        self.crashed: int = 0
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the running tasks."""
-        return tuple(sorted(task.get_name() for task in self.running))
-
-    def start(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        on_error: Callable[[BaseException], object] | None,
-        name: str | None,
-    ) -> asyncio.Task[Any]:
-        """Run ``fn(*args)`` in a new task. See `Lifetime.go`."""
-        check_callable(fn)
-        life, label = self._life, name or name_of(fn)
-        if not life.in_loop():
-            raise RuntimeError("go() starts a task, so it must be called from the thread of the lifetime's event loop")
-        if life.over:
-            raise RuntimeError("the lifetime is over; start background tasks before it ends")
-        work = self._watch(label, fn, args, on_error)
-        task = start_task(work, name=label, context=life.context_below())
-        self.started += 1
-        self.running[task] = life.loop.time()
-        task.add_done_callback(self.running.pop)
-        task.add_done_callback(_retrieve)
-        return task
-
-    async def cancel(self, timeout: float | None = None) -> None:
-        """Cancel all tasks, including new ones, and wait for them.
-
-        After ``timeout``, log the names of the tasks that are still running.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = None if timeout is None else loop.time() + timeout
-        asked: set[asyncio.Task[Any]] = set()
-        while self.running:
-            for task in self.running.keys() - asked:
-                task.cancel()
-            asked |= self.running.keys()
-            left = None if deadline is None else max(0.0, deadline - loop.time())
-            done, _ = await asyncio.wait(self.running, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if not done:
-                _log.warning("these background tasks did not end when they were cancelled: %s", ", ".join(self.names))
-                return
-
-    async def _watch(
-        self,
-        name: str,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        on_error: Callable[[BaseException], object] | None,
-    ) -> Any:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        hooks.task_started.announce(self._life.lifetime, name=name)
-        try:
-            return await call_anywhere(fn, *args)
-        except asyncio.CancelledError as error:
-            if not was_cancelled():
-                await self._report(name, error, on_error)
-            raise
-        except Interrupted:
-            raise  # treat this like a cancellation, because the lifetime is stopping
-        except Exception as error:
-            if (router := as_router(getattr(fn, "__self__", None))) is not None:
-                self._life.failures[getattr(router, "name", name)] = error
-            await self._report(name, error, on_error)
-            raise
-        finally:
-            hooks.task_finished.announce(self._life.lifetime, name=name, duration=loop.time() - began)
-
-    async def _report(
-        self, name: str, error: BaseException, on_error: Callable[[BaseException], object] | None
-    ) -> None:
-        self.crashed += 1
-        _log.error("the background task %r failed: %r", name, error, exc_info=error)
-        hooks.task_crashed.announce(self._life.lifetime, name=name, error=error)
-        if on_error is None:
-            return
-        try:
-            result = on_error(error)
-            if inspect.isawaitable(result):
-                await result
-        except Exception:  # noqa: BLE001  # whatever user code raises here is logged
-            _log.exception("on_error of the background task %r failed", name)
-
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Prevent asyncio from logging an error that has already been reported."""
-    if not task.cancelled():
-        task.exception()
-
-
-async def call_anywhere(fn: Callable[..., Any], *args: Any) -> Any:
-    """Call ``fn`` and return its result. A plain function runs in a thread, so that it does not block the loop.
-
-    A thread cannot be cancelled. If the caller is cancelled, this waits until ``fn`` has returned, and then raises
-    CancelledError, or the error that ``fn`` raised. If the thread has not started running ``fn`` yet, ``fn`` is not
-    called.
-    """
-    if inspect.iscoroutinefunction(fn):
-        return await fn(*args)
-    given_up = False
-
-    def call() -> Any:
-        try:
-            return None if given_up else fn(*args)
-        except StopIteration as error:
-            # A future does not accept StopIteration, so we would wait forever. Coroutines also convert it to
-            # RuntimeError.
-            raise RuntimeError(f"{name_of(fn)} raised StopIteration") from error
-
-    context = contextvars.copy_context()
-    thread = asyncio.get_running_loop().run_in_executor(None, lambda: context.run(call))
-    try:
-        await asyncio.wait({thread})
-    except asyncio.CancelledError:
-        given_up = True
-        result = await shield(thread)
-        if inspect.iscoroutine(result):
-            result.close()
-        raise
-    result = thread.result()
-    return await result if inspect.isawaitable(result) else result
-
-
-def check_callable(fn: object) -> None:
-    """Reject anything that is not a function. The message points out the likely mistake.
-
-    Raises:
-        TypeError: if ``fn`` is not a function. The message lists what is accepted.
-    """
-    if inspect.iscoroutine(fn):
-        fn.close()
-        raise TypeError(f"{fn!r} is a coroutine; pass the function, followed by its arguments")
-    if not callable(fn):
-        raise TypeError(f"{fn!r} cannot be called; pass an async or plain function, followed by its arguments")

@@ -5,24 +5,22 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
-from lifecycle import hooks
 from lifecycle._async import is_async, start_task, was_cancelled
+from lifecycle._owners import current_owner
 from lifecycle._util import name_of
 from lifecycle.errors import Interrupted, WorkerFailed
+from lifecycle.runtime.parts import OwnedPart, RouterPart, Stage, stop_worker
 from lifecycle.runtime.signals import signal_registry
-from lifecycle.runtime.stopping import starter, stop_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
-    from types import TracebackType
-    from typing import Self
 
-    from lifecycle.runtime.stopping import Drainable
+    from lifecycle._owners import Part
+    from lifecycle.runtime.lifetimes import Lifetime
 
-__all__ = ["AnyMain", "Auxiliary", "Main", "as_main"]
+__all__ = ["AnyMain", "Main", "as_main"]
 
 _log = logging.getLogger("lifecycle.runtime")
 
@@ -63,22 +61,31 @@ class _SetsUp(Protocol):
 AnyMain: TypeAlias = "Callable[[], Coroutine[Any, Any, object]] | _Runs | _Works | _Serves | _SetsUp"
 
 
-class Main:
-    """One component of a program. By default, it is a coroutine function and is stopped by cancelling its task."""
+class Main(OwnedPart):
+    """One component of a program. By default, it is a coroutine function and is stopped by cancelling its task.
 
+    It owns what its function starts, so the workers of a main are stopped right after it.
+    """
+
+    stage: ClassVar[Stage] = Stage.MAINS
     #: True if the program is complete when this main returns.
     completes: ClassVar[bool] = False
     #: The object to drain before the mains are stopped, such as a router.
-    drainable: Drainable | None = None
+    drainable: Any = None
     #: True if this main does not keep the program running.
     auxiliary = False
 
     def __init__(self, name: str, work: Callable[[], Any]) -> None:
         self.name = name
-        #: The name of the main's component in `Lifetime.health`.
-        self.component = name
+        #: The name of the main in `Lifetime.health`.
+        self.title = name
         self._work = work
+        #: The lifetime of the program. It exists once `begin` has been called, and so does the task.
+        self.lifetime: Lifetime
         self._task: asyncio.Task[None] | None = None
+        # The part of `drainable`, and the last router that the main's own task has run.
+        self._drained: RouterPart | None = None
+        self._router: Part | None = None
         # True if the main has been asked to stop. A cancellation without such a request is an error.
         self._asked = False
         #: Set once the next main may start.
@@ -90,17 +97,39 @@ class Main:
 
     @property
     def task(self) -> asyncio.Task[None]:
-        """The task that runs the main. It exists once `begin` has been called."""
+        """The task that runs the main. It never raises an error. The outcome is stored in `value` and `error`."""
         assert self._task is not None, "a main has a task once it was begun"
         return self._task
 
-    def begin(self) -> asyncio.Task[None]:
-        """Start the main. Its task never raises an error. The outcome is stored in `value` and `error`."""
+    # -- starting and stopping ------------------------------------------------------------------------------------
+
+    def begin(self, lifetime: Lifetime) -> asyncio.Task[None]:
+        """Start the main as a part of ``lifetime``."""
+        self.home = self.lifetime = lifetime
         self._task = start_task(self._observe(), name=self.name)
+        lifetime.own(self)
+        if self.drainable is not None:
+            drained = self._drained = lifetime.own(RouterPart(lifetime, self.drainable, self._task))
+            self._task.add_done_callback(lambda _: drained.end())
         return self._task
+
+    async def start(self) -> None:
+        """Wait until the next main may start: this one has started or ended, or the shutdown has begun."""
+        started = start_task(self.started.wait(), name=f"start of {self.name}")
+        with self.lifetime.stop_awaited() as stopping:
+            ends: set[asyncio.Future[Any]] = {self.task, started, stopping}
+            try:
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                started.cancel()
+        await asyncio.wait({started})
 
     async def stop(self, left: Callable[[], float]) -> None:
         """Ask the main to stop, and wait for up to ``left()`` seconds. If it is still running, log its name."""
+        if isinstance(self._router, RouterPart) and not self._router.ended_early:
+            # Its router was drained, so its `async with` blocks end by themselves. A cancellation would cut short what
+            # they wait for.
+            await asyncio.wait({self.task}, timeout=left() / 2)
         self._asked = True
         if self.task.done():
             return
@@ -121,7 +150,7 @@ class Main:
         return await self._work()
 
     async def _observe(self) -> None:
-        starter.set(self)
+        current_owner.set(self)
         try:
             self.value = await self._live()
         except Interrupted:
@@ -132,6 +161,26 @@ class Main:
         # SystemExit and KeyboardInterrupt are also caught. `run` raises them after the shutdown.
         except BaseException as error:  # noqa: BLE001
             self.error = error
+
+    # -- what the main starts -------------------------------------------------------------------------------------
+
+    def own_component(self, component: object) -> Part:
+        """See `lifecycle._owners.Owner`."""
+        return self.lifetime.own_component(component)
+
+    def own_router(self, router: Any) -> Part:
+        """See `lifecycle._owners.Owner`. The main itself may be the router."""
+        if self._drained is not None and router is self.drainable:
+            self._drained.runs(router)
+            return self._drained
+        part = self.lifetime.own_router(router, self)
+        if asyncio.current_task() is self._task:
+            self._router = part
+        return part
+
+    def own_worker(self, worker: Any) -> Part:
+        """See `lifecycle._owners.Owner`. The program is not healthy without a worker that the main starts itself."""
+        return self.lifetime.own_worker(worker, self, matters=asyncio.current_task() is self._task)
 
 
 class FunctionMain(Main):
@@ -268,15 +317,18 @@ class WorkerMain(Main):
         if not self.started.is_set():
             self.task.cancel()
 
+    def own_worker(self, worker: Any) -> Part:
+        """See `lifecycle._owners.Owner`. The failure of the main's own worker is the failure of the main."""
+        is_other = worker is not self.worker and asyncio.current_task() is self._task
+        return self.lifetime.own_worker(worker, self, matters=is_other)
+
     async def _live(self) -> Any:
-        # A worker that is not a `BaseWorker` might not announce its start. See `BaseWorker.supervised`.
-        if hasattr(self.worker, "supervised"):
-            return await self._run()
-        hooks.component_opened.announce(self.worker, component=self.worker)
+        # A worker of another library does not add itself.
+        listed = self.lifetime.own_component(self.worker)
         try:
             return await self._run()
         finally:
-            hooks.component_closed.announce(self.worker, component=self.worker)
+            listed.end()
 
     async def _run(self) -> Any:
         try:
@@ -302,7 +354,7 @@ def as_main(thing: Any) -> Main:
     """
     _refuse_mistakes(thing)
     main = _as_main(thing)
-    main.component = str(getattr(thing, "name", main.name))
+    main.title = str(getattr(thing, "name", main.name))
     return main
 
 
@@ -360,59 +412,3 @@ def _refuse_arguments(fn: Callable[..., Any], given: object) -> None:
         ) from None
     except ValueError:  # it has no signature to check, so a wrong call fails only at run time
         return
-
-
-class Auxiliary:
-    """Base class for servers and observers that are open during ``async with`` or while they are a main of `run`.
-
-    You do not have to use it: `run` accepts any object with a ``run()`` method, and waits for its ``wait_running()`` if
-    it has one. The program ends when the only mains left are those whose ``auxiliary`` is true.
-    """
-
-    #: A program ends when only auxiliary mains are left.
-    auxiliary: ClassVar[bool] = True
-
-    #: The message of the error that is raised if the object is entered twice. The object's ``repr`` precedes it.
-    _taken: ClassVar[str] = "is already open; create another"
-
-    def __init__(self) -> None:
-        self._up = asyncio.Event()
-        # Closed when the block is exited.
-        self._held = AsyncExitStack()
-
-    async def __aenter__(self) -> Self:
-        """Open the object.
-
-        Raises:
-            RuntimeError: if the object is already open.
-        """
-        if self._up.is_set():
-            raise RuntimeError(f"{self!r} {self._taken}")
-        async with AsyncExitStack() as held:
-            await self._open(held)
-            self._held = held.pop_all()
-        self._up.set()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close the object."""
-        self._up.clear()
-        await self._leave()
-
-    async def run(self) -> None:
-        """Stay open until cancelled. `run` calls this."""
-        async with self:
-            await asyncio.Event().wait()
-
-    async def wait_running(self) -> None:
-        """Wait until the object is open."""
-        await self._up.wait()
-
-    async def _open(self, held: AsyncExitStack) -> None:
-        """Acquire the resources. Register each release in ``held``, in case acquiring a later resource fails."""
-        raise NotImplementedError
-
-    async def _leave(self) -> None:
-        await self._held.aclose()

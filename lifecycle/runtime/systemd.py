@@ -15,14 +15,14 @@ from collections import deque
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
-from lifecycle.runtime.lifetimes import current_life
+from lifecycle.runtime.lifetimes import current_lifetime
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Generator
     from contextlib import AbstractContextManager
 
-    from lifecycle.runtime.lifetimes import Life, Reason
+    from lifecycle.runtime.lifetimes import Lifetime, Reason
 
 __all__ = ["Notifier", "notifying", "reloading"]
 
@@ -41,7 +41,7 @@ _TOLD: Final = 200
 
 
 @contextmanager
-def notifying(life: Life) -> Generator[None]:
+def notifying(life: Lifetime) -> Generator[None]:
     """During the block, notify the service manager about ``life``, if it has requested notifications."""
     taken = {name: os.environ.pop(name) for name in _VARIABLES if name in os.environ}
     channel = _connect(taken.get("NOTIFY_SOCKET", ""))
@@ -58,7 +58,7 @@ def notifying(life: Life) -> Generator[None]:
 
 def reloading() -> AbstractContextManager[object]:
     """Return a context manager that reports a reload for the duration of its block."""
-    life = current_life.get(None)
+    life = current_lifetime()
     while life is not None:
         if life.notifier is not None:
             return life.notifier.reloading()

@@ -9,9 +9,9 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from lifecycle import hooks
-from lifecycle._async import shield, start_task
+from lifecycle._async import call_anywhere, check_callable, shield, start_task
 from lifecycle._util import name_of
-from lifecycle.runtime.lifetimes import call_anywhere, check_callable, current, current_life
+from lifecycle.runtime.lifetimes import current, current_lifetime
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -122,8 +122,8 @@ class Group:
         return task
 
     async def _run(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        life, name, now = current_life.get(None), name_of(fn), asyncio.get_running_loop().time
-        sender, began = None if life is None else life.lifetime, now()
+        sender, name, now = current_lifetime(), name_of(fn), asyncio.get_running_loop().time
+        began = now()
         hooks.task_started.announce(sender, name=name)
         try:
             return await call_anywhere(fn, *args)
@@ -169,10 +169,8 @@ async def do(fn: Callable[..., Any], *args: Any) -> Any:
         failure = error
         raise
     finally:
-        life = current_life.get(None)
-        sender = life.lifetime if life else None
         duration = loop.time() - began
-        hooks.critical_finished.announce(sender, name=name_of(fn), duration=duration, error=failure)
+        hooks.critical_finished.announce(current_lifetime(), name=name_of(fn), duration=duration, error=failure)
 
 
 @overload

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 from lifecycle._async import cancel_later
 from lifecycle._durations import in_seconds
 from lifecycle.errors import Interrupted
-from lifecycle.runtime.lifetimes import current, current_life
+from lifecycle.runtime.lifetimes import current, current_lifetime
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -93,7 +93,7 @@ async def _wait_for(reading: asyncio.Future[Any]) -> tuple[bool, asyncio.Cancell
 
     Cancel it if the lifetime begins to stop or the caller is cancelled, and return which of these happened.
     """
-    life = current_life.get(None)
+    life = current_lifetime()
     cancelled: asyncio.CancelledError | None = None
     with nullcontext(reading) if life is None else life.stop_awaited() as stop:
         try:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from lifecycle import hooks
 from lifecycle._async import start_task
 from lifecycle._durations import duration, store_seconds
+from lifecycle._owners import own_component
 from lifecycle._util import error_text
 from lifecycle.backoff import Backoff
 from lifecycle.control.deliveries import emits_stored
@@ -184,6 +185,7 @@ class InboxDelivery:
         if not self._is_open:
             self._is_open = True
             self._tally.open()
+            self._owned = own_component(self)
             hooks.component_opened.announce(self, component=self)
 
     async def accept(self, event: WebhookEvent, key: str) -> None:
@@ -258,6 +260,7 @@ class InboxDelivery:
         try:
             if self._is_open:
                 self._is_open = False
+                self._owned.end()
                 hooks.component_closed.announce(self, component=self)
                 await self._tally.close()
         finally:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, runtime_checka
 from lifecycle import hooks
 from lifecycle._async import start_task
 from lifecycle._durations import in_seconds, in_seconds_or_none
+from lifecycle._owners import Part, own_worker
 from lifecycle._util import reason_of
 from lifecycle.errors import InvalidTransition, WorkerFailed
 from lifecycle.workers.model import (
@@ -148,6 +149,8 @@ class BaseWorker:
         # The future that completes once the worker has ended.
         self._life: asyncio.Future[End | None] | None = None
         self._exit: Exit | None = None
+        # The worker's place in the lifetime that stops it.
+        self._owned = Part()
         # How far the worker's shutdown has progressed.
         self._was_asked = self._grace_is_over = self._was_forced = self._was_abandoned = False
         # The timer for the end of the grace period, and a future that completes at that time.
@@ -223,6 +226,7 @@ class BaseWorker:
         self._machine.loop = asyncio.get_running_loop()
         self._start_called = self._machine.now()
         if not self.supervised:
+            self._owned = own_worker(self)
             hooks.component_opened.announce(self, component=self)
         starting = self._starting = start_task(self._start_up(), name=f"start of {self.name}")
         try:
@@ -394,6 +398,7 @@ class BaseWorker:
             hook = hooks.worker_killed if ended.status is Status.KILLED else hooks.worker_failed
             hook.announce(self, worker=self, exit=ended)
         if started is not None and not self.supervised:
+            self._owned.end(ended.error if ended.status in FAILURES else None)
             hooks.component_closed.announce(self, component=self)
 
     # -- stopping: ask, wait for the grace period, kill, wait a moment, and give up ----------------------------------

@@ -18,7 +18,7 @@ from lifecycle.control import Busy, Command, Dropped, Event, Router
 from lifecycle.interactive import new_interactive_router
 from lifecycle.observe import Console, EventLog, TooMany, Verdict
 from lifecycle.observe.output import Output
-from lifecycle.runtime import lifetime
+from lifecycle.runtime import current, lifetime
 from lifecycle.testing import Recorder, running
 from lifecycle.workers import Spec, Supervisor, TaskWorker
 from tests.observe.test_steering import forever, steered
@@ -335,7 +335,7 @@ async def test_diagrams_are_of_the_system_the_lifetime_a_worker_or_nothing() -> 
     spec = Spec(HOSTILE, lambda: TaskWorker(HOSTILE, forever))
     async with steered(Router("<b>")) as (_, console), Supervisor("root", spec):
         broken = Broken()
-        hooks.component_opened.announce(broken, component=broken)
+        added = current().add(broken)
         assert console.diagram().startswith("graph TD")
         assert "stateDiagram" in console.diagram("lifetime")
         assert console.diagram("root").startswith("graph TD")
@@ -343,7 +343,7 @@ async def test_diagrams_are_of_the_system_the_lifetime_a_worker_or_nothing() -> 
         assert console.diagram(f"root/{HOSTILE}") == console.diagram(HOSTILE)
         with pytest.raises(LookupError, match="'x' is neither a worker nor a flow"):
             console.diagram("x")
-        hooks.component_closed.announce(broken, component=broken)
+        added.end()
 
 
 async def test_a_dump_has_the_stacks_of_tasks_and_threads() -> None:

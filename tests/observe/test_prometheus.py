@@ -14,13 +14,13 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
-from lifecycle import Event, Router, Spec, Supervisor, TaskWorker, go, hooks, lifetime
+from lifecycle import Event, Router, Spec, Supervisor, TaskWorker, go, lifetime
 from lifecycle.backoff import Backoff
 from lifecycle.errors import NotHandled
 from lifecycle.flows import Flows, linear, task
 from lifecycle.observe import LabelPolicy, PrometheusMetrics
 from lifecycle.observe.metrics import COUNTERS, GAUGES, HISTOGRAMS
-from lifecycle.runtime import do
+from lifecycle.runtime import current, do
 from lifecycle.testing import running
 
 if TYPE_CHECKING:
@@ -251,10 +251,10 @@ async def test_a_component_that_cannot_be_read_is_logged_once_and_hides_no_other
     broken: Broken, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with lifetime(), PrometheusMetrics() as metrics, TaskWorker("sound", forever):
-        hooks.component_opened.announce(broken, component=broken)
+        added = current().add(broken)
         for _ in range(2):
             assert value(metrics, "lifecycle_workers", worker_type="task", status="running") == 1
-        hooks.component_closed.announce(broken, component=broken)
+        added.end()
     assert [record.message for record in caplog.records] == [
         f"{said} cannot be read for metrics: OSError: torn (logged once)"
     ]

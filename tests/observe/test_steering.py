@@ -17,7 +17,7 @@ from lifecycle.events import ShutdownEvent, SuspendEvent
 from lifecycle.handlers import SuspendHandler
 from lifecycle.interactive import new_interactive_router
 from lifecycle.observe import Console, Outcome, Verdict
-from lifecycle.runtime import Lifetime, lifetime
+from lifecycle.runtime import Lifetime, current, lifetime
 from lifecycle.testing import ManualSource, Recorder, running
 from lifecycle.workers import Spec, Supervisor, TaskWorker
 from lifecycle.workers.pool import Pool
@@ -284,10 +284,10 @@ async def test_a_supervisor_whose_workers_raise_does_not_hide_others() -> None:
 
     silent = Silent()
     async with steered(Router()) as (_, console), tree("web"):
-        hooks.component_opened.announce(silent, component=silent)
+        added = current().add(silent)
         assert console.complete("restart w") == ["web"]
         assert (await console.command("restart web")).outcome is HANDLED
-        hooks.component_closed.announce(silent, component=silent)
+        added.end()
 
 
 async def test_a_pool_is_refreshed_rather_than_ended() -> None:
@@ -337,13 +337,13 @@ async def test_a_running_restart_does_not_delay_other_commands() -> None:
     router = Router()
     async with steered(router) as (_, console):
         slow = Slow()
-        hooks.component_opened.announce(slow, component=slow)
+        added = current().add(slow)
         restart = asyncio.create_task(console.command("restart slow"))
         await entered.wait()
         assert (await console.command("status")).outcome is HANDLED
         go_on.set()
         assert (await restart).outcome is HANDLED
-        hooks.component_closed.announce(slow, component=slow)
+        added.end()
 
 
 async def test_a_child_is_stopped_and_started_and_the_program_continues() -> None:
@@ -370,10 +370,10 @@ async def test_a_pool_of_its_own_can_only_be_restarted() -> None:
 
     async with steered(Router()) as (_, console):
         pool = Alone()
-        hooks.component_opened.announce(pool, component=pool)
+        added = current().add(pool)
         text = "'alone' is not a supervisor's child; it can only be restarted"
         assert await refusal(console, "stop alone") == text
-        hooks.component_closed.announce(pool, component=pool)
+        added.end()
 
 
 async def test_a_stop_of_a_child_does_not_delay_a_stop_of_the_program() -> None:

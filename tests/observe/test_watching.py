@@ -197,23 +197,22 @@ def test_all_updates_together_make_the_current_nodes(steps: list[tuple[int, int]
         parts = [Part() for _ in range(4)]
         for number, part in enumerate(parts):
             part.name = f"part-{number}"
-        there: set[int] = set()
-        async with lifetime(signals=False), watch() as one, watch() as two:
+        there: dict[int, Any] = {}
+        async with lifetime(signals=False) as life, watch() as one, watch() as two:
             tables: list[dict[str, object]] = [{}, {}]
             for reader, number in [*steps, (0, 0), (1, 1), (0, 2), (1, 3)]:
                 part = parts[number]
                 part.said += 1
-                hook = hooks.component_closed if number in there else hooks.component_opened
-                hook.announce(part, component=part)
-                there ^= {number}
+                if number in there:
+                    there.pop(number).end()
+                else:
+                    there[number] = life.add(part)
                 # A component that appeared and disappeared between two reads is not reported as a change.
                 if reader < 2 and (change := await soon((one, two)[reader])):
                     table = tables[reader]
                     table.update(change.nodes)
                     tables[reader] = {key: node for key, node in table.items() if node is not None}
                     assert tables[reader] == nodes(change.snapshot)
-            for part in (parts[number] for number in there):
-                hooks.component_closed.announce(part, component=part)
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(story())

@@ -133,10 +133,9 @@ def test_ctrl_c_stops_a_program_that_has_closed_its_stderr() -> None:
 
 def test_the_deadline_holds_for_a_lifetime_in_a_foreign_loop() -> None:
     status, _, err = result_of("""
-        from lifecycle.runtime.lifetimes import Settings
         async def main():
             async with lifetime() as life:
-                life._life.settings = Settings(exit_timeout=0.3)
+                life.deadline.exit_timeout = 0.3
                 life.shutdown()
                 time.sleep(1000)
         asyncio.run(main())

@@ -299,6 +299,7 @@ def test_a_route_that_is_added_or_removed_counts_from_the_next_signal(signals: F
 
     async def script() -> None:
         router.handle("signal/interrupt", Recorder())
+        await settled()
         signals.send(SIGINT)
         assert not current().stopping
         router.remove("signal/interrupt")
@@ -454,6 +455,7 @@ def test_force_exit_at_is_the_press_that_forces_the_exit(signals: FakeSignals) -
         router.handle("signal/interrupt", Recorder())
         found.append(current().state().force_exit_at)
         assert "signal number 3" in mermaid.signal(current().state())
+        await settled()
         signals.send(SIGINT)
         found.append(current().state().force_exit_at)
         async with lifetime() as inner:

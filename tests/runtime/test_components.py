@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle import hooks
 from lifecycle._util import current_flow, current_worker
 from lifecycle.control import Router
 from lifecycle.flows import Flows, linear, task
@@ -28,12 +27,6 @@ class Component:
     def state(self) -> str:
         return "well"
 
-    def open(self) -> None:
-        hooks.component_opened.announce(self, component=self)
-
-    def close(self) -> None:
-        hooks.component_closed.announce(self, component=self)
-
 
 async def forever() -> None:
     await asyncio.Event().wait()
@@ -42,23 +35,23 @@ async def forever() -> None:
 async def test_components_are_listed_in_start_order_while_they_run(clock: Clock) -> None:
     router, own = Router(), Component()
     async with lifetime() as life:
-        own.open()
+        added = life.add(own)
         async with running(router), TaskWorker("one", forever) as worker, Flows() as flows:
             assert life.components() == (own, router, worker, flows)
         assert life.components() == (own,)
-        own.close()
+        added.end()
         assert life.components() == ()
 
 
-async def test_a_component_opened_in_another_thread_is_not_listed(
-    clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    own = Component()
+async def test_what_another_thread_opens_is_not_listed(clock: Clock) -> None:
+    async def elsewhere() -> tuple[object, ...]:
+        async with TaskWorker("one", forever), running(Router()), Flows():
+            return life.components()
+
     async with lifetime() as life:
-        await asyncio.to_thread(own.open)
-        assert life.components() == ()
-        await asyncio.to_thread(own.close)
-    assert caplog.records == []
+        assert await asyncio.to_thread(asyncio.run, elsewhere()) == ()
+        with pytest.raises(RuntimeError, match="thread"):
+            await asyncio.to_thread(life.add, Component())
 
 
 async def test_children_are_listed_only_in_their_supervisor(clock: Clock) -> None:
@@ -84,25 +77,23 @@ async def test_a_worker_is_listed_while_it_starts_and_not_after_it_failed(clock:
         assert life.components() == ()
 
 
-async def test_a_component_opened_twice_is_listed_once_until_closed_twice(clock: Clock) -> None:
+async def test_a_component_that_was_added_twice_is_listed_once_until_both_have_ended(clock: Clock) -> None:
     own = Component()
     async with lifetime() as life:
-        own.open()
-        own.open()
+        one, other = life.add(own), life.add(own)
         assert life.components() == (own,)
-        own.close()
+        one.end()
         assert life.components() == (own,)
-        own.close()
-        own.close()
+        other.end()
+        other.end()
         assert life.components() == ()
 
 
 async def test_a_lifetime_lists_components_of_inner_lifetimes_and_no_others(clock: Clock) -> None:
-    own, other = Component(), Component()
-    other.open()
-    async with lifetime() as outer:
+    own = Component()
+    async with Flows(), lifetime() as outer:
         async with lifetime() as inner:
-            own.open()
+            inner.add(own)
             assert (outer.components(), inner.components()) == ((own,), (own,))
         assert outer.components() == ()
 
@@ -134,7 +125,7 @@ async def _lived(worker: TaskWorker | ThreadWorker) -> None:
 
 
 class Foreign:
-    """A third-party worker that never announces anything on hooks."""
+    """A third-party worker that does not add itself to its owner."""
 
     name, status = "foreign", "running"
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lifecycle import hooks
 from lifecycle.runtime import Interrupted, LifetimeState, Reason, current, go, lifetime, on_shutdown, shutdown, sleep
 
 if TYPE_CHECKING:
@@ -305,9 +304,3 @@ async def test_a_lifetime_can_be_exited_in_a_different_context(clock: Clock) -> 
     life.on_shutdown(lambda: seen.append(current()))
     await asyncio.create_task(block.__aexit__(None, None, None))
     assert seen == [life]
-
-
-async def test_nothing_is_left_connected(clock: Clock) -> None:
-    async with lifetime():
-        assert hooks.worker_started.receivers
-    assert not hooks.worker_started.receivers

@@ -14,60 +14,28 @@ import pytest
 from lifecycle import Event, Router, hooks, run
 from lifecycle.runtime import Interrupted, current, go, lifetime, on_shutdown, shutdown, sleep
 from lifecycle.testing.virtual import VirtualLoop
+from lifecycle.workers import Spec, Supervisor, TaskWorker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from lifecycle._durations import Duration
     from lifecycle.testing.signals import FakeSignals
 
 run_virtual = functools.partial(run, loop_factory=VirtualLoop)
 
 
-class Worker:
-    """A worker that announces its start, like the library's workers."""
+def worker(name: str, log: list[str], *, stops_in: float = 0.0) -> TaskWorker:
+    """Return a worker whose end is recorded."""
 
-    def __init__(self, name: str, log: list[str], *, stops_in: float = 0.0) -> None:
-        self.name, self.status, self.log, self.stops_in = name, "created", log, stops_in
-        self.killed = asyncio.Event()
-
-    async def start(self) -> Worker:
-        self.status = "running"
-        hooks.worker_started.announce(self, worker=self)
-        return self
-
-    async def stop(self, timeout: float | None = None) -> None:
-        if timeout is not None and timeout <= 0:
-            self.killed.set()
-        self.log.append(f"stop {self.name}")
+    async def work() -> None:
         try:
-            async with asyncio.timeout(self.stops_in):
-                await self.killed.wait()
-        except TimeoutError:
-            pass
-        self.status = "stopped"
+            await asyncio.Event().wait()
+        finally:
+            log.append(f"stop {name}")
+            await asyncio.sleep(stops_in)
 
-
-class Group(Worker):
-    """A supervisor that stops its workers."""
-
-    def __init__(self, name: str, log: list[str], *workers: Worker) -> None:
-        super().__init__(name, log)
-        self.children = workers
-
-    def workers(self) -> tuple[Worker, ...]:
-        """Return records with the workers' names, as the library does."""
-        return self.children
-
-    def __contains__(self, name: object) -> bool:
-        return any(child.name == name for child in self.children)
-
-    def __getitem__(self, name: str) -> Worker:
-        return next(child for child in self.children if child.name == name)
-
-    async def stop(self, timeout: float | None = None) -> None:
-        await super().stop(timeout)
-        for child in self.children:
-            child.status = "stopped"
+    return TaskWorker(name, work, stop_timeout=1000)
 
 
 async def for_ever(name: str, log: list[str]) -> None:
@@ -87,14 +55,14 @@ def test_the_shutdown_runs_its_steps_in_order(signals: FakeSignals) -> None:
         log.append("drained")
 
     async def first() -> None:
-        await Worker("a", log).start()
-        await Worker("b", log).start()
+        await worker("a", log).start()
+        await worker("b", log).start()
         go(for_ever, "task", log)
         on_shutdown(lambda: log.append("hook 1"))
         await for_ever("first", log)
 
     async def second() -> None:
-        await Worker("c", log).start()
+        await worker("c", log).start()
 
         @on_shutdown
         async def hook() -> None:
@@ -195,20 +163,18 @@ def test_workers_under_a_supervisor_are_stopped_by_it() -> None:
     log: list[str] = []
 
     async def main() -> None:
-        child = Worker("child", log)
-        await Group("group", log, child).start()
-        await child.start()
+        await Supervisor("group", Spec("child", lambda: worker("child", log))).start()
 
     run_virtual(main)
-    assert log == ["stop group"]
+    assert log == ["stop child"]
 
 
 def test_workers_that_have_ended_are_not_stopped_again() -> None:
     log: list[str] = []
 
     async def main() -> None:
-        worker = await Worker("a", log).start()
-        await worker.stop()
+        async with worker("a", log):
+            await asyncio.sleep(1)
 
     run_virtual(main)
     assert log == ["stop a"]
@@ -219,7 +185,7 @@ def test_workers_of_another_lifetime_are_not_adopted() -> None:
 
     async def main() -> None:
         async with lifetime():
-            await Worker("inner", log).start()
+            await worker("inner", log).start()
         log.append("inner is over")
 
     run_virtual(main)
@@ -230,24 +196,24 @@ def test_a_worker_is_killed_when_the_deadline_leaves_it_no_time(caplog: pytest.L
     log: list[str] = []
 
     async def main() -> None:
-        await Worker("slow", log, stops_in=1000).start()
+        await worker("slow", log, stops_in=1000).start()
         on_shutdown(lambda: log.append("hook"))
 
     run_virtual(main, exit_timeout=10)
-    assert log == ["stop slow", "stop slow", "hook"]
+    assert log == ["stop slow", "hook"]
     assert "'slow'" in caplog.text
 
 
 def test_a_worker_that_cannot_be_stopped_does_not_delay_others(caplog: pytest.LogCaptureFixture) -> None:
     log: list[str] = []
 
-    class Broken(Worker):
-        async def stop(self, timeout: float | None = None) -> None:
+    class Broken(TaskWorker):
+        async def stop(self, timeout: Duration | None = None) -> None:
             raise OSError("no such process")
 
     async def main() -> None:
-        await Worker("a", log).start()
-        await Broken("broken", log).start()
+        await worker("a", log).start()
+        await Broken("broken", asyncio.Event().wait).start()
 
     run_virtual(main)
     assert log == ["stop a"]

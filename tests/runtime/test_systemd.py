@@ -13,7 +13,6 @@ import pytest
 from lifecycle import ReloadEvent, ReloadHandler, Router, run
 from lifecycle.errors import SourceFailed
 from lifecycle.runtime import Reason, current, lifetime, on_shutdown, shutdown
-from lifecycle.runtime.lifetimes import current_life
 from lifecycle.testing.virtual import VirtualLoop
 from tests.managers import Manager
 
@@ -311,7 +310,7 @@ def test_without_a_manager_there_is_nothing_to_pay_for(monkeypatch: pytest.Monke
     notifiers: list[object] = []
 
     async def main() -> None:
-        notifiers.append(current_life.get().notifier)
+        notifiers.append(current().notifier)
 
     run_virtual(main)
     assert notifiers == [None]

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lifecycle import hooks
+from lifecycle._owners import own_component
 from lifecycle.control.routing import as_pattern
 from lifecycle.observe.eventlog.entries import trace_of
 from lifecycle.observe.eventlog.recorder import Following, Recorder, Routers
 from lifecycle.observe.hook_observer import HookObserver
-from lifecycle.runtime.lifetimes import current_life
+from lifecycle.runtime.lifetimes import current_lifetime
 
 if TYPE_CHECKING:
     import os
@@ -103,9 +104,9 @@ class EventLog(HookObserver):
     @classmethod
     def current(cls) -> EventLog | None:
         """Return the first open log in the current lifetime or an enclosing one, or None if no log is open."""
-        life = current_life.get(None)
+        life = current_lifetime()
         while life is not None:
-            for each in life.lifetime.components():
+            for each in life.components():
                 if isinstance(each, cls):
                     return each
             life = life.outer
@@ -207,5 +208,6 @@ class EventLog(HookObserver):
         held.callback(self._recorder.end)
         self._recorder.begin(routers, self._writer)
         self._connect(held, self._recorder.receivers())
+        held.callback(own_component(self).end)
         hooks.component_opened.announce(self, component=self)
         held.callback(hooks.component_closed.announce, self, component=self)

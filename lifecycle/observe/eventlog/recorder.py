@@ -22,7 +22,7 @@ from lifecycle.control.source_runner import source_name
 from lifecycle.errors import Dropped, LaneFull, NotHandled
 from lifecycle.observe.eventlog.entries import Entry, EventOutcome
 from lifecycle.observe.eventlog.summaries import digest, summary
-from lifecycle.runtime.lifetimes import current_life
+from lifecycle.runtime.lifetimes import current_lifetime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -453,7 +453,7 @@ class Routers:
     """The routers under the current lifetime, or, outside a lifetime, the routers that run without one."""
 
     def __init__(self) -> None:
-        self._life = current_life.get(None)
+        self._life = current_lifetime()
         self._loop = asyncio.get_running_loop()
         running = () if self._life is None else self._life.all_routers()
         #: The running routers and their names.
@@ -479,7 +479,7 @@ class Routers:
                 return False
         except RuntimeError:  # any thread can emit an event to a router that is not running
             return False
-        life = current_life.get(None)
+        life = current_lifetime()
         while life is not None and life is not self._life:
             life = life.outer
         return life is self._life
