@@ -74,12 +74,25 @@ def test_packages_import_only_what_their_layer_allows() -> None:
     assert checked.returncode == 0, checked.stdout
 
 
-def test_no_import_circle_has_more_than_three_modules() -> None:
+#: The import circles that are left. Remove a line when its circle is gone, and add none.
+CIRCLES = {
+    ("cli.app", "cli.completions"),
+    ("cli.up.process_compose", "cli.up.processes"),
+    ("cli.up.screen", "cli.up.starts"),
+    ("flows.queue", "flows.worker"),
+    ("observe.eventlog.files", "observe.eventlog.recorder"),
+    ("workers.pool.child.executors", "workers.pool.child.loop_executor", "workers.pool.child.runtime"),
+}
+
+
+def test_no_modules_import_each_other_except_those_listed() -> None:
     """Imports for type checkers are included, because readers follow them."""
     graph = grimp.build_graph("lifecycle", cache_dir=None)
     below = {name: graph.find_upstream_modules(name) for name in graph.modules}
     circles = {frozenset({name, *(each for each in below[name] if name in below[each])}) for name in below}
-    assert sorted(sorted(each) for each in circles if len(each) > 3) == []
+    assert {
+        tuple(sorted(name.removeprefix("lifecycle.") for name in each)) for each in circles if len(each) > 1
+    } == CIRCLES
 
 
 @pytest.mark.parametrize("share", range(8))

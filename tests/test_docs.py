@@ -941,7 +941,7 @@ def test_every_public_name_is_in_the_reference(described: dict[int, str], packag
 #: Names that packages use internally. They are not public, but have no underscore because several packages use them.
 INTERNAL = {
     "Auxiliary": "auxiliary",
-    "Delivery": "end match merge_into route",
+    "Delivery": "announce another decline drop end finish keep match merge_into pass_on refuse route start",
     "Failure": "decode encode",
     "FakeSignals": "can_take check_every deliver end_process handles_sigterm has_source has_terminal is_ignored retake"
     " send_sigterm take",
@@ -960,8 +960,9 @@ INTERNAL = {
     " lost_error mark_healthy mark_pending mark_unhealthy request_stop",
     "PostgresStore": "holds_flows",
     "PromptSource": "is_terminal use_commands",
-    "Route": "add_middleware alone bound busy call debouncer is_also is_direct is_fallback is_plain is_removed is_tap"
-    " lane latest prepare_middleware shared_lane successor",
+    "Route": "busy call concurrency counts current debouncer has_events holds is_full lane open prepare removed"
+    " successor take",
+    "Subscription": "offer",
     "Run": "abandon adopt be_followed close given given_back interrupted parked proceed refused use wait_at_rest"
     " wait_over wait_restarted wake",
     "SignalSource": "close",

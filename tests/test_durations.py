@@ -37,7 +37,7 @@ _WORDS = (
 )
 #: Parameters that are times, readings or factors, although their names or types suggest a duration.
 _OTHERS = {
-    "a time": "accepted at before changed created created_at due ended enqueued leased now started_at time until"
+    "a time": "accepted at before began changed created created_at due ended enqueued leased now started_at time until"
     " updated_at",
     "an event, a row or a number to continue after": "JobQueue.jobs(after) JobStore.rows(after) Store.changes(after)"
     " MemoryStore.changes(after) SQLStore.changes(after) Store.signals(after) MemoryStore.signals(after)"
@@ -205,7 +205,7 @@ USES: dict[str, Use] = {
     "timeout(seconds)": of(control.timeout, "seconds"),
     "Router(drain_timeout)": of(control.Router, "drain_timeout"),
     "Router.handle(debounce)": lambda given: control.Router().handle("a", print, debounce=given),
-    "Router.also(debounce)": lambda given: control.Router().also("a", print, debounce=given),
+    "Router.observe(debounce)": lambda given: control.Router().observe("a", print, debounce=given),
     "Router.on(debounce)": lambda given: control.Router().on("a", debounce=given)(print),
     # runtime
     **{f"run({name})": in_thread(name) for name in ("reset_after", "hook_timeout", "shutdown_timeout", "exit_timeout")},

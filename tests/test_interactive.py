@@ -71,7 +71,7 @@ async def press(router: Router, clock: Clock) -> None:
 async def test_ctrl_c_suspends_and_again_quits(clock: Clock) -> None:
     part, quits, seen = Part(), Quits(), Recorder()
     router = new(suspend=part, shutdown=quits, input=False, signals=False)
-    router.tap("lifecycle/suspend", seen)
+    router.observe("lifecycle/suspend", seen)
     async with running(router):
         await press(router, clock)
         assert (part.calls, quits.count, seen.events) == (["suspend"], 0, [SuspendEvent()])
@@ -449,7 +449,7 @@ async def typed(monkeypatch: pytest.MonkeyPatch, text: str, **settings: Any) -> 
     """Return all results of typing ``text`` on stdin, until the router stops."""
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
     router, seen = new(signals=False, **settings), Recorder()
-    router.tap("**", seen)
+    router.observe("**", seen)
     async with asyncio.timeout(30):
         await router.run()
     return seen.events

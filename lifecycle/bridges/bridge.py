@@ -27,7 +27,7 @@ from lifecycle.bridges.events import BusEvent, LeaderEvent
 from lifecycle.bridges.publisher import Publisher, message_key
 from lifecycle.bridges.streams import Settings, Subscriptions, ensure_consumer, ensure_stream, patterns_of
 from lifecycle.bridges.subjects import as_subject
-from lifecycle.control.taps import add_relay
+from lifecycle.control.router import add_relay
 from lifecycle.errors import BridgeError, NotHandled
 from lifecycle.events import HealthEvent
 

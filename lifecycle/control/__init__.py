@@ -1,8 +1,8 @@
 """The router: delivers each event to the handler with the most specific matching pattern.
 
-A source (``source_runner``) emits an event. The ``dispatcher`` looks up the routes for its topic (``routing``). The
-event then passes through a debounce (``debouncing``) into a lane (``lanes``), whose tasks call the handler, wrapped in
-its ``middleware``.
+A source (``source_runner``) emits an event. ``routes`` finds the ``observers`` and routes of its topic. The event
+passes through a debounce (``debouncing``) into a lane (``lanes``), whose tasks call the handler, wrapped in its
+``middleware`` (``calls``). ``deliveries`` counts, logs and announces the outcome.
 """
 
 from lifecycle._lazy import lazy_names
@@ -22,14 +22,15 @@ __all__, __getattr__, __dir__ = lazy_names(
         ".commands": "Command Commands",
         ".debouncing": "Debounce debounce",
         ".deliveries": "Delivery delivery",
+        ".lanes": "Busy",
         ".merging": "merge_files",
         ".middleware": "log once recover timeout",
+        ".observers": "Observation Subscription notify",
         ".patterns": "Pattern",
-        ".records": "LaneInfo RouteInfo RouterState SourceInfo TapInfo",
+        ".records": "LaneInfo RouteInfo RouterState SourceInfo",
         ".router": "Router",
-        ".routing": "Busy Route",
+        ".routes": "Route",
         ".source_runner": "Emit Source SourceObject",
-        ".taps": "Subscription Tap notify",
         ".types": "AsyncHandler Handler Middleware RouteHandler Wrapper",
     },
 )

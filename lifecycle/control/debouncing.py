@@ -16,8 +16,8 @@ from lifecycle import hooks
 from lifecycle._async import start_task, was_cancelled
 from lifecycle._durations import in_seconds, in_seconds_or_none
 from lifecycle._util import name_of
+from lifecycle.control.calls import as_async
 from lifecycle.control.deliveries import Delivery
-from lifecycle.control.routing import as_async
 from lifecycle.errors import NotHandled
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Debouncer:
 
     def _open(self, key: Hashable, event: Topical, like: Delivery | None) -> Delivery:
         event = event if self._first is None else self._first(event)
-        call = Delivery(event) if like is None else Delivery(event, like.parent, like.route, like.match)
+        call = Delivery(event) if like is None else like.another(event)
         loop = asyncio.get_running_loop()
         burst = self._bursts[key] = _Burst(event, call, loop.time)
         if self.closed:

@@ -1,26 +1,80 @@
-"""`Delivery`, which ``emit`` returns. Await it to wait until the event has been handled."""
+"""`Delivery`, which ``emit`` returns, and its outcome, which `Delivery.finish` counts, logs and announces.
+
+Await a delivery to wait until the event has been handled. No other module announces the outcome of an event.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import itertools
+import logging
 from contextlib import nullcontext
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from lifecycle import hooks
+from lifecycle._util import error_text, name_of, was_logged
+from lifecycle.errors import Dropped, LaneFull, LifecycleError, NotHandled, Refused, UsageError
+
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Generator, Mapping
+    from collections.abc import Coroutine, Generator, Mapping
     from contextlib import AbstractContextManager
     from types import TracebackType
 
-    from lifecycle.control.routing import Match, Route
+    from lifecycle.control.commands import Commands
+    from lifecycle.control.patterns import Pattern
+    from lifecycle.control.types import RouteHandler
     from lifecycle.events import Topical
 
-__all__ = ["Begun", "Delivery", "current", "current_lane", "delegated", "delivery", "emits_stored"]
+__all__ = ["Counts", "Delivery", "Relayed", "current", "current_lane", "delegated", "delivery", "emits_stored"]
+
+_log = logging.getLogger("lifecycle.control")
 
 _numbers = itertools.count(1)
+
+# A hook keeps the same dictionary of receivers for as long as it exists, so we can keep a reference to it. The
+# dictionary is empty if the hook has no receivers.
+_FINISHED, _ENDED = hooks.handler_finished.receivers, hooks.delivery_ended.receivers
+
+
+class _Router(Protocol):
+    @property
+    def commands(self) -> Commands: ...
+
+
+class _Route(Protocol):
+    """The part of a route that a delivery uses."""
+
+    pattern: Pattern
+    text: str
+    handler: RouteHandler
+    counts: Counts
+    routed: int
+    handled: int
+    failed: int
+    dropped: int
+
+    def holds(self, call: Delivery) -> bool: ...
+
+    @property
+    def lane(self) -> object: ...
+
+
+class _Taker(Protocol):
+    def take(self, delivery: Delivery, passed: NotHandled | None = None, /) -> Coroutine[Any, Any, None] | None: ...
+
+
+class _Match(Protocol):
+    """The routes that may still get an event."""
+
+    @property
+    def first(self) -> _Taker: ...
+
+    @property
+    def route(self) -> _Route | None: ...
+
+    def rest(self, *, relayed: bool) -> _Match: ...
 
 
 class _Lane(Protocol):
@@ -62,6 +116,44 @@ def delivery() -> Delivery:
     return here
 
 
+class Relayed(NotHandled):
+    """Raised when a relay passes an event to its routes. It never leaves this package."""
+
+
+class Counts:
+    """The counts of a router's events, except those that its present routes count."""
+
+    __slots__ = ("dropped", "failed", "handled", "routed", "router", "unrouted")
+
+    def __init__(self, router: _Router) -> None:
+        #: The sender of the hooks.
+        self.router: _Router = router
+        self.routed: int = 0
+        self.handled: int = 0
+        self.failed: int = 0
+        self.dropped: int = 0
+        self.unrouted: int = 0
+
+    def unroute(self, delivery: Delivery) -> None:
+        """Count an event that no route took. The fallback may still get it."""
+        self.unrouted += 1
+        hooks.event_unrouted.announce(self.router, event=delivery.event)
+
+    def take_over(self, route: _Route) -> None:
+        """Count the events of a route that was removed and has finished them."""
+        for name in ("routed", "handled", "failed", "dropped"):
+            setattr(self, name, getattr(self, name) + getattr(route, name))
+            # If another event still reaches the route, it is counted when the route has finished it.
+            setattr(route, name, 0)
+
+
+class _Ended:
+    """How a delivery has ended."""
+
+
+_SUCCEEDED, _FAILED = _Ended(), _Ended()
+
+
 class Delivery:
     """The delivery of one event. Await it to wait until the handler has finished.
 
@@ -75,51 +167,46 @@ class Delivery:
     """
 
     __slots__ = (
-        "_done",
-        "_error",
         "_into",
+        "_outcome",
+        "_stored",
         "_traceback",
-        "_value",
         "_waiters",
-        "attempt",
         "event",
         "id",
-        "is_stored",
         "match",
         "parent",
         "route",
     )
 
+    # The handler's value, or the error. It is set when the delivery ends.
+    _outcome: Any
     # The error's traceback at the time the delivery ended. It is set together with the error.
     _traceback: TracebackType | None
-    # The handler's value. It is set when the delivery ends.
-    _value: Any
 
     def __init__(
         self,
         event: Topical,
+        match: _Match | None = None,
+        route: _Route | None = None,
         parent: Delivery | None = None,
-        route: Route | None = None,
-        match: Match | None = None,
     ) -> None:
         #: The delivery's number, unique within the process.
         self.id: int = next(_numbers)
         self.event: Topical = event
+        # The routes that may get the event, the current one first. None if only the current route may.
+        self.match: _Match | None = match
+        # The current route. None if no route or fallback takes the event.
+        self.route: _Route | None = route
         #: The delivery that the emitting handler was processing. Older ancestors are removed after a few generations.
         self.parent: Delivery | None = parent
-        #: The attempt number: 1, or more if a durable source may already have delivered the event.
-        self.attempt: int = 1
-        #: True if the source has stored the event, and will deliver it again if it is dropped now.
-        self.is_stored: bool = False
-        # The current route. The dispatcher sets it.
-        self.route: Route | None = route
-        # The remaining routes, which get the event if it is passed on.
-        self.match: Match | None = match
+        # The attempt number, if the source has stored the event.
+        self._stored = 0
         # The call into which this delivery was merged. This delivery ends when that call ends.
         self._into: Delivery | None = None
-        self._done = False
-        self._error: BaseException | None = None
-        self._waiters: list[asyncio.Future[None]] | None = None
+        # The tasks that wait for the end, or the kind of end. This is a single attribute, because a delivery is created
+        # for every event.
+        self._waiters: list[asyncio.Future[None]] | _Ended | None = None
 
     def __repr__(self) -> str:
         state = "pending" if not self.done else f"failed: {self.error!r}" if self.error else "delivered"
@@ -127,17 +214,19 @@ class Delivery:
 
     def __await__(self) -> Generator[asyncio.Future[None], None, Any]:
         last = self._last()
-        if not last._done:  # noqa: SLF001  # merged deliveries are of this class
+        if not last.done:
             home = current_lane.get()
             with nullcontext() if home is None else home.awaiting(last):
-                while not last._done:  # noqa: SLF001
-                    yield from last._wait()  # noqa: SLF001
+                while not last.done:
+                    yield from last._wait()  # noqa: SLF001  # merged deliveries are of this class
                     last = last._last()  # noqa: SLF001
-        if last._error is not None:  # noqa: SLF001
+        if last._waiters is _FAILED:  # noqa: SLF001
             # Use the saved traceback. Otherwise, every task that awaits this delivery would add frames to the error's
             # traceback.
-            raise last._error.with_traceback(last._traceback)  # noqa: SLF001
-        return last._value  # noqa: SLF001
+            raise last._outcome.with_traceback(last._traceback)  # noqa: SLF001
+        return last._outcome  # noqa: SLF001
+
+    # -- reading -----------------------------------------------------------------------------------------------------
 
     @property
     def into(self) -> Delivery | None:
@@ -147,12 +236,23 @@ class Delivery:
     @property
     def done(self) -> bool:
         """True if the delivery has ended, with or without an error."""
-        return self._last()._done  # noqa: SLF001
+        return isinstance(self._last()._waiters, _Ended)  # noqa: SLF001
 
     @property
     def error(self) -> BaseException | None:
         """The error that ended the delivery, or None if the delivery succeeded or has not ended yet."""
-        return self._last()._error  # noqa: SLF001
+        last = self._last()
+        return last._outcome if last._waiters is _FAILED else None  # noqa: SLF001
+
+    @property
+    def attempt(self) -> int:
+        """The attempt number: 1, or more if a durable source may already have delivered the event."""
+        return self._stored or 1
+
+    @property
+    def is_stored(self) -> bool:
+        """True if the source has stored the event, and will deliver it again if it is dropped now."""
+        return self._stored > 0
 
     @property
     def params(self) -> Mapping[str, str]:
@@ -174,9 +274,9 @@ class Delivery:
     def _wait(self) -> Generator[asyncio.Future[None], None, None]:
         """Wait until the delivery ends or is merged. Cancelling one waiter does not affect the others."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._waiters is None:
-            self._waiters = []
         waiters = self._waiters
+        if not isinstance(waiters, list):
+            waiters = self._waiters = []
         waiters.append(waiter)
         try:
             yield from waiter
@@ -185,16 +285,159 @@ class Delivery:
                 waiters.remove(waiter)
             raise
 
-    def end(self, error: BaseException | None = None, value: Any = None) -> None:
-        """End the delivery, with ``error`` or the handler's ``value``. The dispatcher calls this exactly once."""
-        self._done = True
-        self._value = value
+    # -- on the way --------------------------------------------------------------------------------------------------
+
+    def announce(self, counts: Counts, *, routed: bool) -> None:
+        """Announce that the event was accepted and, if ``routed``, that a route gets it."""
+        hooks.delivery_accepted.announce(counts.router, delivery=self)
+        if routed:
+            self._announce(hooks.event_routed, delivery=self)
+
+    def start(self) -> float:
+        """Announce that the handler is about to be called, and return the time."""
+        self._announce(hooks.handler_started, delivery=self)
+        return asyncio.get_running_loop().time()
+
+    def again(self, attempt: int) -> None:
+        """Set the attempt number of this delivery. A source that stores its events calls this right after ``emit``.
+
+        If several events are merged into one call, the call gets the highest attempt among them.
+        """
+        call = self._last()
+        self._stored, call._stored = attempt, max(call._stored, attempt)  # noqa: SLF001  # of this class
+
+    def keep(self, *, stored: bool) -> None:
+        """Note whether the source of this event has stored it."""
+        self._stored = int(stored)
+
+    def another(self, event: Topical) -> Delivery:
+        """Return a delivery for a merged event, which goes the same way as this one."""
+        return Delivery(event, self.match, self.route, self.parent)
+
+    def merge_into(self, call: Delivery) -> None:
+        """Make this delivery end when ``call`` ends."""
+        self._into = call
+        waiters, self._waiters = self._waiters, None
+        _wake(waiters)
+        self._announce(hooks.event_merged, delivery=self)
+
+    async def pass_on(self, error: NotHandled) -> None:
+        """Give the event to the next route, because its handler raised ``error``. This is the only step back."""
+        self._announce(hooks.handler_passed, delivery=self)
+        if self.match is None:
+            self.end(error)
+            return
+        is_relayed = isinstance(error, Relayed)
+        if is_relayed:
+            self._count("handled")
+        before, self.match = self.route, self.match.rest(relayed=is_relayed)
+        self.route = self.match.route or before
+        try:
+            waiting = self.match.first.take(self, error)
+            if waiting is not None:
+                await waiting
+        except LaneFull as full:
+            self.finish(error=full)
+        except asyncio.CancelledError:
+            self.route = before
+            self.drop("its handler was cancelled while it passed the event on")
+            raise
+
+    # -- the outcome -------------------------------------------------------------------------------------------------
+
+    def finish(self, value: Any = None, error: BaseException | None = None, began: float | None = None) -> None:
+        """End the delivery with the outcome of its handler: count it, log it and announce it.
+
+        Args:
+            value: The handler's result.
+            error: The handler's error, unless it is a `NotHandled` that passes the event on.
+            began: The start of the call in the time of the event loop, if it is known.
+        """
         if error is not None:
-            self._error, self._traceback = error, error.__traceback__
+            self._finish_with(error)
+            return
+        self.route.handled += 1  # type: ignore[union-attr]  # a handler was called, so there is a route
+        self._outcome = value
+        waiters, self._waiters = self._waiters, _SUCCEEDED
         if self.parent is not None:
             self._forget_ancestors()
-        if self._waiters is not None:
-            self._wake()
+        if waiters is not None:
+            _wake(waiters)
+        # Check now, because receivers may have connected or disconnected while the handler was running.
+        if _FINISHED or _ENDED:
+            if began is not None:
+                self._announce(hooks.handler_finished, duration=asyncio.get_running_loop().time() - began)
+            self._announce_end()
+
+    def _finish_with(self, error: BaseException) -> None:
+        """End the delivery because its handler raised ``error``."""
+        route, topic = self.route, self.event.topic
+        assert route is not None
+        name = name_of(route.handler)
+        if isinstance(error, Dropped):
+            self._count("dropped")
+            _log.debug("%s (route %r)", error, route.text)
+            self._set(error)
+            self._announce(hooks.event_dropped, reason=str(error))
+        elif isinstance(error, UsageError | Refused):
+            # The user or the sender made the mistake, not the handler.
+            self._count("handled")
+            if isinstance(error, UsageError):
+                _log.warning("%s", _with_usage(error, route.counts.router.commands, topic))
+            else:
+                _log.warning("%s refused %s: %s (route %r)", name, topic, error, route.text)
+            self._set(error)
+            self._announce(hooks.handler_finished, duration=0.0)
+        else:
+            level = logging.DEBUG if was_logged(error) else logging.ERROR
+            if isinstance(error, asyncio.CancelledError):
+                # A task that awaits the delivery would mistake the original for its own cancellation.
+                error = _caused(f"{name} raised CancelledError, although it was not cancelled", error)
+            elif not isinstance(error, Exception):
+                # The original would also end every task that awaits the delivery. It is raised in the lane's task.
+                level = logging.DEBUG
+                error = _caused(f"{name} raised {error_text(error)}, which is not an Exception", error)
+            self._count("failed")
+            _log.log(level, "%s failed on %s (route %r)", name, topic, route.text, exc_info=error)
+            self._set(error)
+            self._announce(hooks.handler_failed, error=error)
+        self._announce_end()
+
+    def drop(self, reason: str, *, superseded: bool = False, queued: bool = False) -> None:
+        """Drop the event. ``superseded`` and ``queued`` are described in `Dropped`."""
+        error = Dropped(f"{self.event.topic!r} was dropped: {reason}")
+        error.superseded, error.queued = superseded, queued
+        self._finish_with(error)
+
+    def refuse(self, error: LaneFull) -> None:
+        """End the delivery of an event that stays with its emitter, so that it is not counted."""
+        assert self.route is not None
+        self._count("routed", -1)
+        self.end(error)
+
+    def decline(self, error: NotHandled, counts: Counts) -> None:
+        """End the delivery of an event that no route took."""
+        _log.debug("no handler took an event: %s", error)
+        self._set(error)
+        counts.unroute(self)
+        hooks.delivery_ended.announce(counts.router, delivery=self)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the delivery without a handler. It is not counted."""
+        self._set(error)
+        self._announce_end()
+
+    def _count(self, what: str, by: int = 1) -> None:
+        setattr(self.route, what, getattr(self.route, what) + by)
+
+    def _set(self, error: BaseException | None) -> None:
+        self._outcome = error
+        waiters, self._waiters = self._waiters, _SUCCEEDED
+        if error is not None:
+            self._waiters, self._traceback = _FAILED, error.__traceback__
+        if self.parent is not None:
+            self._forget_ancestors()
+        _wake(waiters)
 
     def _forget_ancestors(self) -> None:
         """Cut the chain of parents. Otherwise, it would grow without limit if every event caused another one."""
@@ -204,46 +447,32 @@ class Delivery:
         if ancestor is not None:
             ancestor.parent = None
 
-    def again(self, attempt: int) -> None:
-        """Set the attempt number of this delivery. A source that stores its events calls this right after ``emit``.
+    def _announce(self, hook: hooks.Hook, **about: Any) -> None:
+        """Announce something about the event and its route."""
+        if hook.receivers and self.route is not None:
+            hook.announce(self.route.counts.router, event=self.event, pattern=self.route.text, **about)
 
-        If several events are merged into one call, the call gets the highest attempt among them.
-        """
-        self.attempt, self.is_stored = attempt, True
-        call = self._last()
-        call.attempt, call.is_stored = max(call.attempt, attempt), True
-
-    def merge_into(self, call: Delivery) -> None:
-        """Make this delivery end when ``call`` ends."""
-        self._into = call
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiters:
-            waiters, self._waiters = self._waiters, None
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+    def _announce_end(self) -> None:
+        if _ENDED and self.route is not None:
+            hooks.delivery_ended.announce(self.route.counts.router, delivery=self)
 
 
-class Begun(Delivery):
-    """The delivery to a tap whose plain function has returned an awaitable, which the tap's lane awaits."""
+def _wake(waiters: list[asyncio.Future[None]] | _Ended | None) -> None:
+    if isinstance(waiters, list):
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
-    __slots__ = ("_work",)
 
-    def __init__(self, event: Topical, route: Route, work: Awaitable[Any]) -> None:
-        super().__init__(event, None, route)
-        self._work: Awaitable[Any] | None = work
+def _caused(text: str, cause: BaseException) -> LifecycleError:
+    failure = LifecycleError(text)
+    failure.__cause__ = cause
+    return failure
 
-    def take(self, event: Topical) -> Awaitable[Any] | None:
-        """Return the awaitable if it belongs to ``event``. It is returned only once."""
-        if event is not self.event:
-            return None
-        work, self._work = self._work, None
-        return work
 
-    def end(self, error: BaseException | None = None, value: Any = None) -> None:
-        """End the delivery. A coroutine that was never awaited is closed."""
-        if inspect.iscoroutine(self._work):
-            self._work.close()
-        super().end(error, value)
+def _with_usage(error: UsageError, commands: Commands, topic: str) -> str:
+    """Return the text of ``error`` together with the usage of the command."""
+    command, text = commands.get(topic.rpartition("/")[2]), str(error)
+    if command is None or "usage:" in text:
+        return text
+    return text + (f"; usage: {command.usage}" if command.usage else f"; {command.name}: {command.help}".rstrip(": "))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from lifecycle._durations import in_seconds
 from lifecycle._util import name_of
-from lifecycle.control.routing import as_async, returns_middleware
+from lifecycle.control.calls import as_async, returns_middleware
 from lifecycle.errors import NotHandled, Refused
 
 if TYPE_CHECKING:

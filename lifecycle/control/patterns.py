@@ -3,12 +3,16 @@
 A pattern is a topic with wildcards. ``*`` and ``?`` match characters within one segment. ``[abc]``, ``[a-z]``, ``[!x]``
 and ``[^x]`` match one character. ``**`` as a whole segment matches any number of segments. ``{id}`` is a named ``*``,
 and ``{path:**}`` is a named ``**``. A backslash quotes the next character.
+
+A pattern matches segment by segment. The segments between two ``**`` form a run. The first run is at the beginning of
+the topic, the last run at its end, and each run between them is as far to the left as possible.
 """
 
 from __future__ import annotations
 
 import re
 from keyword import iskeyword
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from lifecycle.errors import InvalidPattern
@@ -16,7 +20,10 @@ from lifecycle.errors import InvalidPattern
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["DEEP", "MAX_SEGMENTS", "STAR", "Literal", "Pattern", "Segment", "Wild", "path_glob", "quoted"]
+    #: Returns the values of names for a topic, or None if the pattern does not match.
+    Reader = Callable[[str], Sequence[str] | None]
+
+__all__ = ["DEEP", "MAX_SEGMENTS", "STAR", "Literal", "Pattern", "Segment", "Wild", "path_glob", "quoted", "reader"]
 
 #: The maximum number of segments in a topic or a pattern. The cost of a match is proportional to the number of segments
 #: multiplied by the number of different wildcard segments.
@@ -44,10 +51,6 @@ class Literal:
         """The regular expression for the segment."""
         return re.escape(self.text)
 
-    def matches(self, segment: str) -> bool:
-        """Return whether ``segment`` equals this text."""
-        return segment == self.text
-
 
 class Wild:
     """A segment that contains wildcards, with its regular expression, which never matches a slash."""
@@ -71,10 +74,6 @@ class _Any:
         self.rank: int = rank
         self.text: str = text
 
-    def matches(self, segment: str) -> bool:  # noqa: ARG002  # the signature of a segment
-        """Return True."""
-        return True
-
 
 #: ``*`` matches any single segment, and ``**`` matches zero or more segments.
 STAR, DEEP = _Any(_STAR, "*"), _Any(_DEEP, "**")
@@ -88,7 +87,7 @@ class Pattern:
         InvalidPattern: if the text cannot be parsed. The message gives the position.
     """
 
-    __slots__ = ("_match", "_places", "_steps", "canonical", "segments", "text")
+    __slots__ = ("_matcher", "_places", "canonical", "segments", "text")
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
@@ -108,9 +107,8 @@ class Pattern:
         #: The text without names and unnecessary quoting. Two patterns are equivalent if they have the same canonical
         #: text.
         self.canonical: str = _text(self.segments) if "\\" in text or reader.places else text
-        # The matchers are created when they are first used, because most patterns are matched only through the index.
-        self._steps: _Steps | None = None
-        self._match: Callable[[str], re.Match[str] | None] | None = None
+        # Created when it is first used, because most patterns are matched only by the index of the routes.
+        self._matcher: _Matcher | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -150,14 +148,17 @@ class Pattern:
         kinds = [segment.rank for segment in self.segments]
         return (*(kinds), _END), self.canonical
 
+    def _matching(self) -> _Matcher:
+        if self._matcher is None:
+            self._matcher = _Matcher(self.segments)
+        return self._matcher
+
     def matches(self, topic: str) -> bool:
         """Return whether this pattern matches ``topic``. Wildcards in the topic have no special meaning.
 
         The cost is linear in the length of the topic.
         """
-        if self._steps is None:
-            self._steps = _Steps(self.segments)
-        return self._steps.match(topic.split("/"))
+        return self._matching().find(topic.split("/")) is not None
 
     def params(self, topic: str) -> dict[str, str] | None:
         """Return the value of each name, or None if this pattern does not match ``topic``.
@@ -165,66 +166,123 @@ class Pattern:
         The value of a named ``**`` consists of the segments that it matched, joined by slashes. It may be empty. If the
         pattern has several ``**``, each one except the last matches as few segments as possible.
         """
-        if not self._places:
-            return {} if self.matches(topic) else None
-        if self._match is None:
-            self._match = self.search(self._places)
-        found = self._match(topic)
-        return None if found is None else found.groupdict("")
+        values = self._reader(self._places)(topic)
+        return None if values is None else dict(zip(self._places, values, strict=True))
 
-    def search(self, names: Iterable[str]) -> Callable[[str], re.Match[str] | None]:
-        """Return a function that matches a topic. Its match objects have a group for each of ``names``.
-
-        The group of a ``**`` that matches no segments is None.
-        """
-        regex = _search(self.segments, {self._places[name]: f"?P<{name}>" for name in names})
-        if self.segments[0] is not DEEP:
-            return re.compile(regex.removeprefix("/")).fullmatch
-        match = re.compile(regex).fullmatch
-        return lambda topic: match(f"/{topic}")
+    def _reader(self, names: Iterable[str]) -> Reader:
+        return self._matching().reader([self._places[name] for name in names])
 
 
-class _Steps:
-    """A finite automaton that matches a pattern.
+def reader(pattern: Pattern, names: Iterable[str]) -> Reader:
+    """Return a function that returns the values of ``names`` for a topic, or None if the topic does not match."""
+    return pattern._reader(names)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # not public, so no method
 
-    Bit n of its state is set if the first n segments, not counting ``**``, have matched.
-    """
 
-    __slots__ = ("_end", "_literals", "_loops", "_stars", "_wilds")
+class _Run:
+    """Consecutive segments without a ``**``."""
+
+    __slots__ = ("literals", "size", "wilds")
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self.size = len(segments)
+        # Each segment that does not match everything, with its position.
+        self.literals = [(at, each.text) for at, each in enumerate(segments) if isinstance(each, Literal)]
+        self.wilds = [(at, each.matches) for at, each in enumerate(segments) if isinstance(each, Wild)]
+
+    def fits(self, parts: Sequence[str], start: int) -> bool:
+        """Return whether the run matches the parts of a topic that begin at ``start``."""
+        for at, text in self.literals:
+            if parts[start + at] != text:
+                return False
+        return not self.wilds or all(matches(parts[start + at]) for at, matches in self.wilds)
+
+
+class _Matcher:
+    """The runs of a pattern."""
+
+    __slots__ = ("_runs", "_size")
 
     def __init__(self, segments: Iterable[Segment]) -> None:
-        self._literals: dict[str, int] = {}
-        self._stars = 0
-        # The segments that contain wildcards, keyed by their text. If the pattern repeats a segment, it is matched only
-        # once against each segment of a topic.
-        self._wilds: dict[str, tuple[int, Callable[[str], object]]] = {}
-        # The states in which ``**`` accepts any segment.
-        self._loops = 0
-        bit = 1
+        runs: list[list[Segment]] = [[]]
         for segment in segments:
             if segment is DEEP:
-                self._loops |= bit
-                continue
-            if isinstance(segment, Literal):
-                self._literals[segment.text] = self._literals.get(segment.text, 0) | bit
-            elif isinstance(segment, Wild):
-                self._wilds[segment.text] = self._wilds.get(segment.text, (0, None))[0] | bit, segment.matches
+                runs.append([])
             else:
-                self._stars |= bit
-            bit <<= 1
-        self._end = bit
+                runs[-1].append(segment)
+        self._runs = [_Run(run) for run in runs]
+        self._size = sum(run.size for run in self._runs)
 
-    def match(self, parts: list[str]) -> bool:
-        alive = 1
-        for part in parts:
-            fitting = alive & (self._literals.get(part, 0) | self._stars)
-            for bits, matches in self._wilds.values():
-                if alive & bits and matches(part):
-                    fitting |= alive & bits
-            alive = fitting << 1 | alive & self._loops
-            if not alive:
-                return False
-        return bool(alive & self._end)
+    def find(self, parts: Sequence[str]) -> list[int] | None:
+        """Return where each run begins in the parts of a topic, or None if the topic does not match."""
+        first, last = self._runs[0], self._runs[-1]
+        end = len(parts) - last.size
+        if len(parts) < self._size or not first.fits(parts, 0):
+            return None
+        if first is last:
+            return [0] if end == 0 else None
+        if not last.fits(parts, end):
+            return None
+        starts, at = [0], first.size
+        for run in self._runs[1:-1]:
+            while at + run.size <= end and not run.fits(parts, at):
+                at += 1
+            if at + run.size > end:
+                return None
+            starts.append(at)
+            at += run.size
+        starts.append(end)
+        return starts
+
+    def reader(self, places: Sequence[int]) -> Reader:
+        """Return a function that returns the values of the segments at ``places``."""
+        if len(self._runs) == 1:
+            return self._plain_reader(places)
+        # The run and the offset of each place. The place of a `**` follows the last segment of a run.
+        where: list[tuple[int, int]] = []
+        for place in places:
+            number, offset = 0, place
+            while offset > self._runs[number].size:
+                offset -= self._runs[number].size + 1
+                number += 1
+            where.append((number, offset))
+
+        def read(topic: str) -> list[str] | None:
+            parts = topic.split("/")
+            starts = self.find(parts)
+            if starts is None:
+                return None
+            values: list[str] = []
+            for number, offset in where:
+                at = starts[number] + offset
+                is_deep = offset == self._runs[number].size
+                values.append("/".join(parts[at : starts[number + 1]]) if is_deep else parts[at])
+            return values
+
+        return read
+
+    def _plain_reader(self, places: Sequence[int]) -> Reader:
+        """Return a reader for a pattern without a ``**``, which takes a third of the time of the general one."""
+        (run,) = self._runs
+        size, literals, wilds = run.size, run.literals, run.wilds
+        # With a slice, it returns a list even for a single place.
+        first = places[0] if places else 0
+        pick: Callable[[list[str]], Sequence[str]] = (
+            itemgetter(*places) if len(places) > 1 else itemgetter(slice(first, first + len(places)))
+        )
+
+        def read(topic: str) -> Sequence[str] | None:
+            parts = topic.split("/")
+            if len(parts) != size:
+                return None
+            for at, text in literals:
+                if parts[at] != text:
+                    return None
+            for at, matches in wilds:
+                if not matches(parts[at]):
+                    return None
+            return pick(parts)
+
+        return read
 
 
 class _Reader:
@@ -376,26 +434,6 @@ def path_glob(text: str) -> Pattern:
 def _text(segments: Iterable[Segment]) -> str:
     """Return the text of a pattern with these segments, without names and unnecessary quoting."""
     return "/".join(quoted(each.text) if isinstance(each, Literal) else each.text for each in segments)
-
-
-def _search(segments: Sequence[Segment], groups: Mapping[int, str]) -> str:
-    """Return a regular expression that matches a slash followed by a topic.
-
-    ``groups`` maps positions of segments to the names of their groups.
-    """
-    regex, last, closing = "", max((at for at, segment in enumerate(segments) if segment is DEEP), default=0), ""
-    for at, segment in enumerate(segments):
-        group = groups.get(at, "?:")
-        if segment is not DEEP:
-            regex += f"/({group}{segment.regex})"
-        elif at == last:
-            regex += f"{closing}(?:/({group}(?s:.*)))?"
-        else:
-            # As in `_wild`, the leftmost match of the segments up to the next `**` is as good as any other.
-            regex += f"{closing}(?>(?:/({group}{_ANY}(?:/{_ANY})*?))??"
-            # The last of these segments must match a whole segment of the topic, not just its beginning.
-            closing = r"(?=/|\Z))"
-    return regex
 
 
 def _wild(text: str, pieces: list[tuple[bool, str]]) -> Wild:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["LaneInfo", "RouteInfo", "RouterState", "SourceInfo", "TapInfo"]
+__all__ = ["LaneInfo", "RouteInfo", "RouterState", "SourceInfo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class RouteInfo:
     debounce: float | None = None
     #: The number of bursts that have not ended.
     held: int = 0
-    #: True if the route was registered with `Router.also`.
+    #: True for an observer, which sees the event in addition to its route.
     also: bool = False
 
 
@@ -81,15 +81,3 @@ class SourceInfo:
     failures: int = 0
     #: The error message of the last failure.
     error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TapInfo:
-    """The state of a tap."""
-
-    pattern: str
-    handler: str
-    #: The number of events in the tap's queue.
-    waiting: int
-    #: The number of events that the tap missed because its lane was full or its handler raised `Dropped`.
-    missed: int

@@ -1,6 +1,6 @@
-"""`Router`: registration of handlers and sources, and delivery of events.
+"""`Router`: registration of handlers and sources, and the way of an event.
 
-``routing`` finds the route, ``dispatcher`` moves the event, and ``running`` starts and stops the router.
+``routes`` finds the routes of an event, ``lanes`` calls the handler, and ``running`` starts and stops the router.
 """
 
 from __future__ import annotations
@@ -8,33 +8,40 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
 
+from lifecycle import hooks
+from lifecycle._async import was_cancelled
 from lifecycle._durations import in_seconds
 from lifecycle._util import name_of
 from lifecycle.backoff import Backoff
 from lifecycle.control.commands import Command, Commands, Completer, help_of
-from lifecycle.control.dispatcher import Dispatcher
+from lifecycle.control.debouncing import Debounce
+from lifecycle.control.deliveries import Counts, Delivery, Relayed, current
+from lifecycle.control.lanes import Busy, Lanes
+from lifecycle.control.observers import Observation, Observer, Subscription, relay
 from lifecycle.control.patterns import Pattern, quoted
-from lifecycle.control.routing import Busy, Route, RouteTable, as_pattern, caller
+from lifecycle.control.routes import Fallback, Match, Route, Routes, as_pattern, caller
 from lifecycle.control.running import Lifespan
 from lifecycle.control.source_runner import SourceRunner
-from lifecycle.control.taps import Subscription, Tap, add_tap, tap_info
-from lifecycle.errors import NotHandled, RouteNotFound
+from lifecycle.errors import Dropped, InvalidTopic, LaneFull, LifecycleError, NotHandled, RouteNotFound
 from lifecycle.events.base import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Awaitable, Hashable, Iterable
 
     from lifecycle._durations import Duration
-    from lifecycle.control.debouncing import Debounce
-    from lifecycle.control.deliveries import Delivery
-    from lifecycle.control.records import LaneInfo, RouteInfo, RouterState, SourceInfo, TapInfo
+    from lifecycle.control.records import LaneInfo, RouteInfo, RouterState, SourceInfo
     from lifecycle.control.source_runner import RestartSource, Source
     from lifecycle.control.types import Middleware, RouteHandler
     from lifecycle.events import Topical
 
-__all__ = ["Router"]
+__all__ = ["Router", "add_relay"]
+
+# A hook keeps the same dictionary of receivers for as long as it exists, so we can keep a reference to it. The
+# dictionary is empty if the hook has no receivers.
+_ROUTED, _ACCEPTED = hooks.event_routed.receivers, hooks.delivery_accepted.receivers
 
 _H = TypeVar("_H", bound=Callable[..., Any])
 
@@ -68,16 +75,17 @@ class Router:
         self.name = name
         #: The registered commands, which prompts offer.
         self.commands: Final = Commands()
-        self._table = RouteTable()
-        self._matches = self._table.matches
-        self._dispatcher = Dispatcher(self._table, buffer, self)
-        self._lifespan = Lifespan(name, self._dispatcher, in_seconds("drain_timeout", drain_timeout, least=0))
+        self._counts = Counts(self)
+        self._lanes = Lanes(buffer)
+        self._routes = Routes(self._counts)
+        # The match of each known topic.
+        self._known = self._routes.known
+        self._lifespan = Lifespan(self, self._routes, self._lanes, in_seconds("drain_timeout", drain_timeout, least=0))
         self._middleware: list[Middleware] = []
 
     def __repr__(self) -> str:
-        return (
-            f"<Router {self.name!r}: {len(self._table)} routes, {'running' if self._lifespan.is_up else 'not running'}>"
-        )
+        state = "running" if self._lifespan.is_up else "not running"
+        return f"<Router {self.name!r}: {len(self._routes)} routes, {state}>"
 
     # -- routes ------------------------------------------------------------------------------------------------
 
@@ -131,15 +139,23 @@ class Router:
             ValueError: if ``concurrency`` is less than 1 or differs from that of the shared lane, or ``busy`` is
                 unknown.
         """
-        route = Route(as_pattern(pattern), handler, middleware, concurrency)
-        route.busy = Busy(busy)
-        self._table.check_free(route, replace=replace)
+        route = Route(
+            as_pattern(pattern),
+            handler,
+            self._lanes,
+            self._counts,
+            middleware=middleware,
+            busy=busy,
+            concurrency=concurrency,
+        )
+        self._routes.check_free(route, replace=replace)
         if self._middleware:
-            route.add_middleware(self._middleware)
-        self._dispatcher.add(route, debounce, lane, replace=replace)
+            route.prepare(self._middleware)()
+        route.open(_settings(debounce), lane)
+        self._routes.add(route, replace=replace)
         return route
 
-    def also(
+    def observe(
         self,
         pattern: str | Pattern | type[Topical],
         handler: RouteHandler,
@@ -149,13 +165,13 @@ class Router:
         concurrency: int = 1,
         lane: str | Callable[[Any], Hashable] | None = None,
         middleware: Iterable[Middleware] = (),
-    ) -> Tap:
-        """Register ``handler`` for every matching event, in addition to the route that handles the event.
+    ) -> Observation:
+        """Call ``handler`` with every matching event, in addition to the route that handles the event.
 
         The handler has its own lane, debounce, counts and deliveries. Its errors are logged and counted, but do not
         affect the event's delivery to its route. It never makes `emit` wait: if its lane is full, the handler misses
-        the event, which is counted as dropped. Several handlers may be registered for the same pattern. `emit` still
-        raises `NotHandled` if no route matches.
+        the event, which is counted as dropped. Several handlers may observe the same pattern. `emit` still raises
+        `NotHandled` if no route matches.
 
         Args:
             pattern: See `handle`.
@@ -174,13 +190,21 @@ class Router:
             TypeError: See `handle`.
             ValueError: See `handle`.
         """
-        route = Route(as_pattern(pattern), handler, middleware, concurrency)
-        route.busy = Busy(busy)
-        self._table.name_also(route)
+        observer = Observer(
+            as_pattern(pattern),
+            handler,
+            self._lanes,
+            self._counts,
+            middleware=middleware,
+            busy=busy,
+            concurrency=concurrency,
+        )
+        observer.rename({each.text for each in self._routes.observers()})
         if self._middleware:
-            route.add_middleware(self._middleware)
-        self._dispatcher.add_also(route, debounce, lane)
-        return Tap(self._dispatcher, route)
+            observer.prepare(self._middleware)()
+        observer.open(_settings(debounce), lane)
+        self._routes.add_observer(observer.pattern, observer)
+        return Observation(self._routes, observer)
 
     def on(self, pattern: str | Pattern | type[Topical], **settings: Unpack[_RouteSettings]) -> Callable[[_H], _H]:
         """Register the decorated function as a handler, and return it unchanged.
@@ -205,8 +229,7 @@ class Router:
         Raises:
             RouteNotFound: if no route is registered for ``pattern``.
         """
-        route = self._table.remove(as_pattern(pattern))
-        self._dispatcher.remove(route)
+        route = self._routes.remove(as_pattern(pattern))
         self.commands.forget(route.pattern)
 
     def fallback(self, handler: _H) -> _H:
@@ -214,7 +237,10 @@ class Router:
 
         The fallback handles one event at a time. Calling this again replaces the handler.
         """
-        self._dispatcher.set_fallback(handler, self._middleware)
+        fallback = Fallback(handler, self._lanes, self._counts)
+        if self._middleware:
+            fallback.prepare(self._middleware)()
+        self._routes.set_fallback(fallback)
         return handler
 
     def use(self, *middleware: Middleware) -> None:
@@ -226,7 +252,7 @@ class Router:
         Raises:
             TypeError: if ``middleware`` cannot wrap a handler. Nothing is changed in that case.
         """
-        self._table.wrap(middleware, self._dispatcher.fallback)
+        self._routes.wrap(middleware)
         self._middleware += middleware
 
     # -- commands ----------------------------------------------------------------------------------------------
@@ -309,22 +335,7 @@ class Router:
             self.commands.remove(name)
             raise
 
-    # -- taps and sources --------------------------------------------------------------------------------------
-
-    def tap(self, pattern: str | Pattern | type[Topical], handler: RouteHandler) -> Tap:
-        """Call ``handler`` with every matching event, in addition to the event's route.
-
-        A tap cannot stop or change an event. A plain function is called immediately. An async function gets its own
-        lane. If that lane is full, the tap misses the event, which is counted in ``tap.missed``.
-
-        Args:
-            pattern: See `handle`.
-            handler: See `handle`.
-
-        Returns:
-            The tap. ``tap.remove()`` removes it.
-        """
-        return add_tap(self._dispatcher, as_pattern(pattern), handler)
+    # -- subscriptions and sources ------------------------------------------------------------------------------
 
     def subscribe(self, pattern: str | Pattern | type[Topical] = "**", *, maxsize: int = 100) -> Subscription:
         """Return the matching events as an async iterator.
@@ -336,8 +347,7 @@ class Router:
             maxsize: The maximum number of waiting events. If more arrive, the oldest is dropped and counted in
                 ``events.dropped``.
         """
-        parsed = as_pattern(pattern)
-        return Subscription(lambda take: self.tap(parsed, take), maxsize)
+        return Subscription(self._routes, as_pattern(pattern), maxsize)
 
     def add_source(
         self, source: Source, *, restart: RestartSource = "on_failure", backoff: Backoff | None = None
@@ -356,7 +366,7 @@ class Router:
             TypeError: if ``source`` is not a source.
             ValueError: if ``restart`` is unknown, or the source has already been added.
         """
-        runner = SourceRunner(source, restart, backoff or Backoff(), self._dispatcher)
+        runner = SourceRunner(source, restart, backoff or Backoff(), router=self, emit=self._accept, lanes=self._lanes)
         if any(each.source is source for each in self._lifespan.sources):
             raise ValueError(f"{source!r} is already a source of router {self.name!r}; add it once")
         for method, argument in (("use_commands", self.commands), ("use_router", self)):
@@ -418,21 +428,30 @@ class Router:
             TypeError: if the object has no topic.
             LifecycleError: if a handler raised CancelledError although its task was not cancelled.
         """
-        try:
-            match = self._matches[event.topic]
-        except (AttributeError, TypeError):  # the event has no topic, or an unhashable one
-            match = self._table.match(event)
-        call = match.call
-        if call is None:
-            await self._dispatcher.call_directly(event, match)
-            return
-        try:
-            await call(event)
-        except (NotHandled, asyncio.CancelledError) as error:
-            rest = self._dispatcher.call_directly(event, match, error)
-        else:
-            return
-        await rest
+        match = self._routes.match(event)
+        for observer in match.observers:
+            observer.offer(event)
+        is_relayed = False
+        error: NotHandled = NotHandled(f"no route matches {event.topic!r}, and there is no fallback")
+        while (route := match.route) is not None:
+            try:
+                await route.call(event)
+            except NotHandled as passed:
+                if isinstance(passed, Dropped) or isinstance(route, Fallback):
+                    raise
+                error = passed
+                is_relayed = is_relayed or isinstance(passed, Relayed)
+                match = match.rest(relayed=is_relayed)
+            except asyncio.CancelledError as cancelled:
+                if was_cancelled():
+                    raise
+                raise LifecycleError(
+                    f"{name_of(route.handler)} raised CancelledError, although it was not cancelled"
+                ) from cancelled
+            else:
+                return
+        if not is_relayed:
+            raise error
 
     async def emit(self, event: Topical) -> Delivery:
         """Send ``event`` to its handler. If the lane is full, wait for space.
@@ -452,7 +471,7 @@ class Router:
                 calling handler would wait for itself.
             RuntimeError: if the router runs in another thread.
         """
-        return _taken(await self._dispatcher.accept(event))
+        return _taken(await self._accept(event))
 
     def emit_nowait(self, event: Topical) -> Delivery:
         """Send ``event`` to its handler like `emit`, but don't wait for space in the lane.
@@ -464,7 +483,68 @@ class Router:
             InvalidTopic: if the topic is invalid.
             TypeError: if the object has no topic.
         """
-        return _taken(self._dispatcher.accept_nowait(event))
+        if self._lanes.loop is not None and self._lanes.loop is not _running_loop():
+            raise _wrong_thread("emit_nowait")
+        try:
+            match = self._routes.match(event)
+        except InvalidTopic as error:
+            return _taken(self._refuse(event, error))
+        if match.route is not None and match.route.is_full:
+            raise LaneFull(f"no space for {event.topic!r}: lane {match.route.info().lane!r} is full")
+        delivery = Delivery(event, match, match.route, current.get())
+        self._show(delivery, match)
+        waiting = match.first.take(delivery)
+        if waiting is not None:
+            # A receiver of a hook has emitted events since we looked.
+            waiting.close()
+            assert match.route is not None
+            assert match.route.lane is not None
+            match.route.lane.put(delivery)
+        return _taken(delivery)
+
+    async def _accept(self, event: Topical) -> Delivery:
+        """Give an event to its observers and its route, and wait until there is room for it.
+
+        If no route takes the event, the returned delivery has no route and has ended with `NotHandled`. Every event
+        from every source passes through this method.
+        """
+        thread = self._lanes.thread
+        if thread is not None and thread != get_ident():
+            raise _wrong_thread("emit")
+        try:
+            match = self._known[event.topic]
+        except InvalidTopic as error:
+            return self._refuse(event, error)
+        except (AttributeError, TypeError):  # the event has no topic, or an unhashable one
+            try:
+                match = self._routes.match(event)
+            except InvalidTopic as error:
+                return self._refuse(event, error)
+        delivery = Delivery(event, match, match.route, current.get())
+        if match.observers or _ACCEPTED or _ROUTED:
+            self._show(delivery, match)
+        waiting = match.first.take(delivery)
+        if waiting is not None:
+            try:
+                await waiting
+            except LaneFull as error:
+                delivery.refuse(error)
+                raise
+        return delivery
+
+    def _show(self, delivery: Delivery, match: Match) -> None:
+        """Give the event to the observers, and announce it."""
+        for observer in match.observers:
+            observer.offer(delivery.event)
+        delivery.announce(self._counts, routed=bool(match.routes))
+        if match.route is not None and match.route.removed:  # by a receiver of a hook
+            self._routes.keep(match.route)
+
+    def _refuse(self, event: Topical, error: InvalidTopic) -> Delivery:
+        delivery = Delivery(event, None, None, current.get())
+        delivery.announce(self._counts, routed=False)
+        delivery.decline(error, self._counts)
+        return delivery
 
     # -- running -----------------------------------------------------------------------------------------------
 
@@ -492,50 +572,49 @@ class Router:
     # -- statistics --------------------------------------------------------------------------------------------
 
     def routes(self) -> list[RouteInfo]:
-        """Return every route, sorted by pattern. Routes registered with `also` come last."""
-        routes = sorted(self._table.routes.values(), key=lambda route: route.text)
-        return [route.info() for route in (*routes, *sorted(self._table.also, key=lambda route: route.pattern.text))]
+        """Return every route, sorted by pattern. Observers come last."""
+        observers = sorted(self._routes.observers(), key=lambda route: route.pattern.text)
+        return [route.info() for route in (*self._routes, *observers)]
 
     def sources(self) -> list[SourceInfo]:
         """Return every source, in the order of registration."""
         return [source.info() for source in self._lifespan.sources]
 
     def lanes(self) -> list[LaneInfo]:
-        """Return the lanes that have received an event or are shared by routes, except the lanes of taps."""
-        routes = list(self._dispatcher.lanes.items())
-        return [lane.info() for lane in dict.fromkeys(lane for route, lane in routes if not route.is_tap)]
-
-    def taps(self) -> list[TapInfo]:
-        """Return every tap and subscription, sorted by pattern."""
-        return [tap_info(tap, self._dispatcher) for tap in self._table.taps()]
+        """Return the lanes that have received an event or are shared by routes."""
+        return [lane.info() for lane in self._lanes]
 
     def explain(self, topic: str) -> list[RouteInfo]:
         """Return the routes that match ``topic``, in order of precedence. The first gets the event.
 
-        The matching routes registered with `also` come last, and each of them also gets the event.
+        The matching observers come last, and each of them also gets the event.
         """
-        match = self._table.match(Event(topic))
-        return [route.info() for route in (*match.routes, *(tap for tap in match.taps if tap.is_also))]
+        match = self._routes.match(Event(topic))
+        observers = [each for each in match.observers if isinstance(each, Observer)]
+        return [route.info() for route in (*match.routes, *observers)]
 
     def state(self) -> RouterState:
         """Return the number of routes and sources, and the counts of events that passed through lanes."""
         from lifecycle.control.records import RouterState
 
-        routed, handled, failed, dropped = self._dispatcher.counts()
-        fallback = self._dispatcher.fallback
+        fallback = self._routes.fallback
         return RouterState(
             name=self.name,
-            routes=len(self._table),
+            routes=len(self._routes) + len(self._routes.observers()),
             middlewares=len(self._middleware),
             sources=len(self._lifespan.sources),
             running=self._lifespan.is_up,
-            routed=routed,
-            handled=handled,
-            failed=failed,
-            unrouted=self._dispatcher.report.unrouted_count,
-            dropped=dropped,
+            routed=self._routes.count("routed"),
+            handled=self._routes.count("handled"),
+            failed=self._routes.count("failed"),
+            unrouted=self._counts.unrouted,
+            dropped=self._routes.count("dropped"),
             fallback=None if fallback is None else name_of(fallback.handler),
         )
+
+
+def _settings(debounce: Duration | Debounce | None) -> Debounce | None:
+    return debounce if debounce is None or isinstance(debounce, Debounce) else Debounce(debounce)
 
 
 def _last_name(handler: object) -> str:
@@ -547,3 +626,38 @@ def _taken(delivery: Delivery) -> Delivery:
     if delivery.route is None and delivery.error is not None:
         raise delivery.error
     return delivery
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _wrong_thread(method: str) -> RuntimeError:
+    return RuntimeError(
+        f"{method}() was called outside the thread of the router's event loop, so the event was not accepted; in other "
+        "threads, call emit_threadsafe() of a BaseSource that you have added to the router"
+    )
+
+
+def add_relay(
+    router: Router, pattern: str | Pattern, handler: Callable[[Any], Awaitable[bool]], *, concurrency: int = 1
+) -> Callable[[], None]:
+    """Pass every matching event to ``handler`` before its route.
+
+    Bridges use this. Return a function that removes the relay.
+
+    The handler returns whether to pass the event on. If it returns true, the event continues to its debouncer and route
+    as if it had just been emitted. Awaiting its `Delivery` waits for the relay and the route, and the event is
+    considered handled even if no route takes it. If the handler returns false, the delivery ends. If it raises
+    `NotHandled`, the event is passed on as if there had been no relay. Any other error ends the delivery.
+
+    A relay has its own lane with ``concurrency`` tasks. If there is only one task, events are handled in order. The
+    router's middleware does not wrap the relay.
+    """
+    routes, lanes, counts = router._routes, router._lanes, router._counts  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of this module
+    route = Route(as_pattern(pattern), relay(handler), lanes, counts, concurrency=concurrency)
+    routes.add_relay(route)
+    return lambda: routes.remove_relay(route)

@@ -7,7 +7,7 @@ import contextvars
 import logging
 from contextlib import AsyncExitStack
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lifecycle import hooks
 from lifecycle._async import Condition, start_task
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from lifecycle.control.deliveries import Delivery
-    from lifecycle.control.dispatcher import Dispatcher
+    from lifecycle.control.lanes import Lanes
+    from lifecycle.control.routes import Routes
     from lifecycle.control.source_runner import SourceRunner
     from lifecycle.errors import SourceFailed
 
@@ -37,12 +38,17 @@ _SETTLING = 5.0
 _NAMED = 5
 
 
+class _Named(Protocol):
+    name: str
+
+
 class Lifespan:
     """Starts and stops the sources and lanes of one router."""
 
-    def __init__(self, name: str, dispatcher: Dispatcher, drain_timeout: float) -> None:
-        self._name = name
-        self._dispatcher = dispatcher
+    def __init__(self, router: _Named, routes: Routes, lanes: Lanes, drain_timeout: float) -> None:
+        self._router = router
+        self._routes = routes
+        self._lanes = lanes
         self._drain_timeout = drain_timeout
         self.sources: list[SourceRunner] = []
         # A future that is done when `run` should return, or None if `run` is not running. It has an error if a source
@@ -58,24 +64,22 @@ class Lifespan:
     async def run(self) -> None:
         """Run until `stop` is called, the task is cancelled, or a source fails to start."""
         if self._ending is not None:
-            raise RouterRunning(f"router {self._name!r} is already running; stop() it first, or create a second router")
+            raise RouterRunning(
+                f"router {self._router.name!r} is already running; stop() it first, or create a second router"
+            )
         self._ending = ending = asyncio.get_running_loop().create_future()
-        self._dispatcher.context = contextvars.copy_context()
-        self._dispatcher.loop, self._dispatcher.thread = ending.get_loop(), get_ident()
-        # From here on, handlers run, even for events that were emitted earlier.
-        self._dispatcher.working = True
-        for lane in list(self._dispatcher.lanes.values()):
-            for _ in range(lane.concurrency):
-                lane.start()
+        self._lanes.context = contextvars.copy_context()
+        self._lanes.loop, self._lanes.thread = ending.get_loop(), get_ident()
+        self._lanes.start()
         # The shutdown steps, in reverse order. If one fails, the others still run.
         async with AsyncExitStack() as end:
-            owned = own_router(self._dispatcher.router)
+            owned = own_router(self._router)
             end.callback(owned.end)
-            self._dispatcher.table.changed = owned.changed
+            self._routes.changed = owned.changed
             end.callback(self._reset)
             end.push_async_callback(self._settle)
             end.push_async_callback(self._end, ending)
-            hooks.router_started.announce(self._dispatcher.router, router=self._dispatcher.router)
+            hooks.router_started.announce(self._router, router=self._router)
             await self._start()
             await ending
 
@@ -118,7 +122,7 @@ class Lifespan:
                 self.sources.remove(runner)
                 runner.cancel()
                 return
-        raise RouteNotFound(f"{source!r} is not a source of router {self._name!r}")
+        raise RouteNotFound(f"{source!r} is not a source of router {self._router.name!r}")
 
     async def _start(self) -> None:
         """Start the sources one after another, in the order of registration."""
@@ -142,7 +146,7 @@ class Lifespan:
         if source.settles:
             self._settling.add(source)
         # Run in the context of the router, because the source may have been added by a handler in another context.
-        task = source.start(ready, self._dispatcher.context.copy())
+        task = source.start(ready, self._lanes.context.copy())
         self._source_tasks.add(task)
         task.add_done_callback(self._source_tasks.discard)
         task.add_done_callback(lambda _: ready(None))
@@ -150,14 +154,13 @@ class Lifespan:
 
     async def _drain(self) -> None:
         """Stop sources, flush debouncers and wait until lanes are empty, within ``drain_timeout`` seconds in total."""
-        dispatcher, loop = self._dispatcher, asyncio.get_running_loop()
-        deadline = loop.time() + self._drain_timeout
-        dispatcher.draining = True
+        deadline = asyncio.get_running_loop().time() + self._drain_timeout
+        self._lanes.draining = True
         for source in self.sources:
             source.stop()
         await _until(deadline, self._source_tasks)
         await _cancel(self._source_tasks)
-        for route in list(dispatcher.routes()):
+        for route in list(self._routes.all()):
             if route.debouncer is not None:
                 route.debouncer.closed = True
                 route.debouncer.flush()
@@ -166,12 +169,12 @@ class Lifespan:
         await self._run_empty(deadline)
 
     async def _run_empty(self, deadline: float) -> None:
-        while self._dispatcher.tasks and asyncio.get_running_loop().time() < deadline:
-            await _until(deadline, self._dispatcher.tasks)
+        while self._lanes.tasks and asyncio.get_running_loop().time() < deadline:
+            await _until(deadline, self._lanes.tasks)
 
     async def _flush_handlers(self, deadline: float) -> None:
         """Flush the handlers returned by `debounce`, which hold back events."""
-        handlers = [route.handler for route in self._dispatcher.routes()]
+        handlers = [route.handler for route in self._routes.all()]
         flushes = [start_task(each.flush()) for each in handlers if isinstance(each, Debounced)]
         await _until(deadline, flushes)
         await _cancel(flushes)
@@ -181,18 +184,14 @@ class Lifespan:
 
         ``how`` describes how the router ended, and is logged.
         """
-        dispatcher = self._dispatcher
-        dispatcher.working = False
+        running = self._lanes.handling()
         for source in self.sources:
             source.cancel()
-        lanes = dict.fromkeys(dispatcher.lanes.values())
-        running = [each for lane in lanes for each in lane.handling()]
-        for lane in lanes:
-            lane.cancel()
+        self._lanes.stop()
         try:
-            await _cancel([*self._source_tasks, *dispatcher.tasks])
+            await _cancel([*self._source_tasks, *self._lanes.tasks])
         finally:
-            dispatcher.draining = False
+            self._lanes.draining = False
             self._log_unfinished(how, running, self._drop_waiting("the router was stopped"))
 
     def _drop_waiting(self, reason: str) -> list[Delivery]:
@@ -200,18 +199,17 @@ class Lifespan:
         # Clear debouncers first. Otherwise, a burst that is waiting for capacity would enter a lane that has just been
         # cleared.
         calls: list[Delivery] = []
-        for route in list(self._dispatcher.routes()):
+        for route in list(self._routes.all()):
             if route.debouncer is not None:
                 route.debouncer.closed = True
                 calls += route.debouncer.discard()
-        calls[:0] = [each for lane in list(self._dispatcher.lanes.values()) for each in lane.clear()]
+        calls[:0] = self._lanes.clear()
         for call in calls:
-            self._dispatcher.report.drop(call, reason, queued=True)
+            call.drop(reason, queued=True)
         return calls
 
     def _log_unfinished(self, how: str, running: list[Delivery], queued: list[Delivery]) -> None:
         """Log the cancelled handlers, the lost events, and the events kept by sources that store them."""
-        running, queued = _of_routes(running), _of_routes(queued)
         dropped = [each for each in queued if not each.is_stored]
         stored = [each for each in (*running, *queued) if each.is_stored]
         what = [
@@ -225,7 +223,7 @@ class Lifespan:
         ]
         if what:
             level = logging.WARNING if running or dropped else logging.INFO
-            _log.log(level, "router %r %s: %s", self._name, how, "; ".join(what))
+            _log.log(level, "router %r %s: %s", self._router.name, how, "; ".join(what))
 
     async def _settle(self) -> None:
         """Settle the sources that record the results of their events. By now, every delivery has ended."""
@@ -241,16 +239,11 @@ class Lifespan:
         for source in self.sources:
             source.reset()
         # Events emitted before the next run are debounced, as they are before the first run.
-        for route in self._dispatcher.routes():
-            if route.debouncer is not None and not route.is_removed:
+        for route in self._routes.all():
+            if route.debouncer is not None and not route.removed:
                 route.debouncer.closed = False
-        self._dispatcher.loop = self._dispatcher.thread = self._ending = None
-        hooks.router_stopped.announce(self._dispatcher.router, router=self._dispatcher.router)
-
-
-def _of_routes(deliveries: list[Delivery]) -> list[Delivery]:
-    """Return ``deliveries`` without deliveries to taps, which duplicate the deliveries to routes."""
-    return [each for each in deliveries if each.route is not None and not each.route.is_tap]
+        self._lanes.loop = self._lanes.thread = self._ending = None
+        hooks.router_stopped.announce(self._router, router=self._router)
 
 
 def _topics(deliveries: list[Delivery]) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lifecycle.backoff import Backoff
     from lifecycle.control.deliveries import Delivery
-    from lifecycle.control.dispatcher import Dispatcher
+    from lifecycle.control.lanes import Lanes
     from lifecycle.control.records import SourceInfo
 
 __all__ = ["Emit", "RestartSource", "Source", "SourceObject", "SourceRunner", "source_name"]
@@ -83,13 +83,17 @@ class SourceRunner:
         ValueError: if ``restart`` is unknown.
     """
 
-    def __init__(self, source: Source, restart: RestartSource, backoff: Backoff, dispatcher: Dispatcher) -> None:
+    def __init__(
+        self, source: Source, restart: RestartSource, backoff: Backoff, *, router: object, emit: Emit, lanes: Lanes
+    ) -> None:
         _check(source)
         if restart not in ("on_failure", "on-failure", "never"):
             raise ValueError(f"restart={restart!r} is unknown; use 'on_failure' or 'never'")
         self.source = source
         self.name: str = source_name(source)
-        self._dispatcher = dispatcher
+        self._router = router
+        self._emit = emit
+        self._lanes = lanes
         # An async generator that has failed is exhausted, so it cannot be restarted.
         self._is_final = restart == "never" or inspect.isasyncgen(source)
         self._backoff = backoff
@@ -242,29 +246,29 @@ class SourceRunner:
             if hasattr(source, "run"):
                 mark()
                 await source.run(self._accept)
-                if self.settles and self._dispatcher.draining:
+                if self.settles and self._lanes.draining:
                     self._entered = stack.pop_all()
             else:
                 iterator = self._iterator(source)
                 if hasattr(iterator, "aclose"):
                     await stack.enter_async_context(aclosing(iterator))
                 mark()
-                emit = self._accept
+                emit = self._emit
                 async for event in iterator:
-                    await emit(event)
+                    await (emit(event) if self._gate is None else self._accept_later(event, self._gate))
 
     def _accept(self, event: Topical) -> Awaitable[Delivery]:
         """Accept an event from the source. Every event passes through here, so this adds only one call."""
-        return self._dispatcher.accept(event) if self._gate is None else self._accept_later(event, self._gate)
+        return self._emit(event) if self._gate is None else self._accept_later(event, self._gate)
 
     async def _accept_later(self, event: Topical, gate: asyncio.Event) -> Delivery:
         try:
             await gate.wait()
         except asyncio.CancelledError:
-            if self._dispatcher.draining:
+            if self._lanes.draining:
                 # Don't lose the event that the source is emitting. If we are cancelled again, it enters the lane even
                 # if the lane is full.
-                await self._dispatcher.accept(event)
+                await self._emit(event)
             raise
         return await self._accept(event)
 
@@ -301,7 +305,7 @@ class SourceRunner:
     def _report(self, error: BaseException, delay: float | None) -> None:
         self._failures += 1
         self._error = error_text(error)
-        hooks.source_failed.announce(self._dispatcher.router, source=self.source, error=error, restart_in=delay)
+        hooks.source_failed.announce(self._router, source=self.source, error=error, restart_in=delay)
 
 
 def _check(source: Any) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle._durations import in_seconds_or_none
 from lifecycle._util import name_of
-from lifecycle.control.routing import as_async
+from lifecycle.control.calls import as_async
 from lifecycle.errors import Dropped, NotHandled
 from lifecycle.events import ShutdownEvent, SuspendEvent
 from lifecycle.handlers._calls import adapted

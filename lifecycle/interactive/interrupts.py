@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from lifecycle._async import start_task
 from lifecycle._steering.answers import say
+from lifecycle.control.calls import as_async
 from lifecycle.control.deliveries import delegated
-from lifecycle.control.routing import as_async
 from lifecycle.errors import Dropped, NotHandled
 from lifecycle.events import ClearLineEvent, InterruptEvent, ShutdownEvent, SuspendEvent, Topical
 from lifecycle.handlers import Escalator

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union, cast, get_args, get_origi
 from lifecycle._masking import Limits, is_number, masked, masked_values
 from lifecycle._text import component_name, text_of
 from lifecycle._util import program_name
-from lifecycle.control.records import LaneInfo, RouteInfo, SourceInfo, TapInfo  # noqa: TC001  # to_dict reads the types
+from lifecycle.control.records import LaneInfo, RouteInfo, SourceInfo  # noqa: TC001  # to_dict reads the types
 from lifecycle.control.router import Router
 from lifecycle.flows.records import FlowsState, ItemInfo, RunInfo
 from lifecycle.runtime.lifetimes import Lifetime, LifetimeState, current_lifetime
@@ -111,7 +111,6 @@ class RouterView:
     routes: tuple[RouteInfo, ...] = ()
     lanes: tuple[LaneInfo, ...] = ()
     sources: tuple[SourceInfo, ...] = ()
-    taps: tuple[TapInfo, ...] = ()
     error: str | None = None
 
 
@@ -307,7 +306,7 @@ class _Collector:
         name = component_name(router)
         state, error = self._call(name, router.state)
         parts: dict[str, Any] = {}
-        for part in ("routes", "lanes", "sources", "taps"):
+        for part in ("routes", "lanes", "sources"):
             found, failed = self._call(f"{name} {part}", partial(_infos, router, part))
             parts[part], error = found or (), error or failed
         if state is None:

@@ -112,7 +112,7 @@ def _status(error: str | None) -> str:
 
 def _router(table: _Table, program: str, router: RouterView) -> None:
     own = to_dict(router)
-    parts = {each: own.pop(each) for each in ("routes", "lanes", "sources", "taps")}
+    parts = {each: own.pop(each) for each in ("routes", "lanes", "sources")}
     status = "unknown" if router.error else "running" if router.running else "stopped"
     parent = table.add(f"router:{router.name}", "router", program, status, own)
     for route in parts["routes"]:
@@ -121,8 +121,6 @@ def _router(table: _Table, program: str, router: RouterView) -> None:
         table.add(f"{parent}/lane:{lane['name']}", "lane", parent, _lane_status(lane), lane)
     for source in parts["sources"]:
         table.add(f"{parent}/source:{source['name']}", "source", parent, _source_status(source), source)
-    for tap in parts["taps"]:
-        table.add(f"{parent}/tap:{tap['pattern']}", "tap", parent, "running", {"name": tap["pattern"], **tap})
 
 
 def _lane_status(lane: _Node) -> str:

@@ -137,7 +137,7 @@ class RouterLike(Protocol):
 def has_route_for(router: RouterLike, topic: str) -> bool:
     """Return whether ``router`` has a specific route that takes events with this ``topic``.
 
-    Routes such as ``**`` and observers (`Router.also`) are ignored, because a logger must not block Ctrl+C.
+    Routes such as ``**`` and observers (`Router.observe`) are ignored, because a logger must not block Ctrl+C.
     """
     kind = f"{topic.partition('/')[0]}/"
     return any(not info.also and str(info.pattern).startswith(kind) for info in router.explain(topic))

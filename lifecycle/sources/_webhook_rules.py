@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from lifecycle._durations import duration, in_seconds, store_seconds
 from lifecycle._net import OwnNames, is_local, unix_path
 from lifecycle.control.patterns import MAX_SEGMENTS
-from lifecycle.control.routing import MAX_TOPIC
+from lifecycle.control.routes import MAX_TOPIC
 from lifecycle.errors import Refused, VerificationError
 from lifecycle.events import WebhookEvent
 

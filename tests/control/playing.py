@@ -75,7 +75,7 @@ _HOOKS = (
 # -- the adapter: the names that differ between versions of the library -------------------------------------------
 
 #: The name of an observer's route contains its handler, because several observers may share a pattern.
-OBSERVER = re.compile(r" \(also ([^)]*)\)")
+OBSERVER = re.compile(r" \(observed by ([^)]*)\)")
 
 
 def register(router: Router, pattern: str, handler: Any, *, replace: bool, **settings: Any) -> None:
@@ -85,7 +85,7 @@ def register(router: Router, pattern: str, handler: Any, *, replace: bool, **set
 
 def observe(router: Router, pattern: str, handler: Any, **settings: Any) -> Callable[[], None]:
     """Let ``handler`` see each matching event in a lane of its own, and return a function that ends this."""
-    return router.also(pattern, handler, **settings).remove
+    return router.observe(pattern, handler, **settings).remove
 
 
 #: The base class of a source that pushes events.

@@ -12,7 +12,7 @@ import pytest
 from lifecycle import hooks
 from lifecycle._util import current_flow, current_span, current_worker
 from lifecycle.control import Delivery, Dropped, Event, LaneFull, NotHandled, Router
-from lifecycle.control.taps import add_relay
+from lifecycle.control.router import add_relay
 from lifecycle.testing import Clock, Recorder, running
 
 if TYPE_CHECKING:
@@ -219,39 +219,22 @@ async def test_an_end_is_announced_although_another_receiver_disconnected_meanwh
     assert log == [("delivery_ended", "a", None)]
 
 
-async def test_an_event_in_the_lane_of_a_tap_is_not_announced_as_a_delivery(clock: Clock) -> None:
+async def test_the_delivery_to_an_observer_is_announced_like_any_other(clock: Clock) -> None:
     router = Router()
     router.handle("a", nothing)
-    router.tap("**", slow)
-    with recorded_hooks() as log:
+    router.observe("**", nothing)
+    with recorded_hooks("delivery_accepted", "handler_started", "delivery_ended") as log:
         async with running(router):
             await (await router.emit(Event("a")))
-            await asyncio.sleep(1)
-    assert [each[0] for each in log] == ["delivery_accepted", "handler_started", "delivery_ended"]
-
-
-async def test_the_call_of_a_tap_is_not_announced_as_that_of_a_handler(clock: Clock) -> None:
-    names = ("handler_started", "handler_finished", "handler_failed", "event_dropped", "delivery_ended")
-    log, receivers = list[tuple[Any, ...]](), list[Any]()
-    for name in names:
-
-        def receive(_sender: Router, name: str = name, **recorded_hooks: Any) -> None:
-            log.append((name, recorded_hooks.get("pattern")))
-
-        receivers.append(getattr(hooks, name).connect(receive))
-    router = Router(drain_timeout=0)
-    router.handle("a", nothing)
-    router.tap("*", nothing)
-    router.tap("**", forever)
-    try:
-        async with running(router):
-            for _ in range(2):
-                await (await router.emit(Event("a")))
-            await asyncio.sleep(1)
-    finally:
-        for name, receive in zip(names, receivers, strict=True):
-            getattr(hooks, name).disconnect(receive)
-    assert log == [("handler_started", "a"), ("handler_finished", "a"), ("delivery_ended", None)] * 2
+            await clock.settle()
+    observed = "** (observed by nothing)"
+    assert log[:2] == [("delivery_accepted", "a", None)] * 2
+    assert sorted(log[2:]) == [
+        ("delivery_ended", "a", None),
+        ("delivery_ended", "a", None),
+        ("handler_started", "a", observed, None),
+        ("handler_started", "a", "a", None),
+    ]
 
 
 async def test_a_context_variable_set_at_handler_start_holds_until_its_end(clock: Clock) -> None:
@@ -292,8 +275,7 @@ async def test_handlers_run_in_the_context_of_the_router_and_not_of_an_emitter(
 
     router = Router()
     router.handle("a", look, **settings)
-    router.also("a", look)
-    router.tap("a", look)
+    router.observe("a", look)
 
     async def emit(name: str) -> None:
         for each in variables:
@@ -315,7 +297,7 @@ async def test_emit_nowait_in_another_thread_raises_with_the_remedy_and_delivers
 ) -> None:
     router = Router()
     router.handle("a", recorder)
-    router.tap("a", recorder)
+    router.observe("a", recorder)
 
     def emit_in_thread() -> None:
         with pytest.raises(RuntimeError, match="emit_threadsafe"):
@@ -332,7 +314,7 @@ async def test_emit_nowait_in_another_thread_raises_with_the_remedy_and_delivers
         assert recorder.events == []
         await (await router.emit(Event("a", "loop")))
     assert recorder.events == [Event("a", "loop")] * 2
-    assert router.state().routed == 1
+    assert router.state().routed == 2
 
 
 def test_emit_nowait_needs_no_loop_before_the_router_runs() -> None:
@@ -400,15 +382,6 @@ def no_route_but_a_fallback_that_passes(both: Both) -> None:
 
 
 def no_route(_both: Both) -> None: ...
-
-
-def no_route_but_a_tap(both: Both) -> None:
-    both.router.tap("a/*", both.handler("tap"))
-
-
-def a_tap_and_its_error(both: Both) -> None:
-    both.router.tap("a/*", both.handler("tap", OSError("its own")))
-    both.route("a/b")
 
 
 def dropped_by_the_first(both: Both) -> None:
@@ -485,8 +458,6 @@ def a_relay_that_takes_the_event(both: Both) -> None:
         all_pass_to_the_fallback,
         no_route_but_a_fallback_that_passes,
         no_route,
-        no_route_but_a_tap,
-        a_tap_and_its_error,
         dropped_by_the_first,
         an_error_of_the_second,
         a_stray_cancellation_of_the_second,

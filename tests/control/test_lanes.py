@@ -201,12 +201,12 @@ async def test_freed_capacity_passes_to_the_next_waiter_if_the_woken_one_is_canc
         await asyncio.wait(waiting)
 
 
-async def test_emit_nowait_raises_when_the_lane_is_full_and_taps_have_not_seen_the_event(
+async def test_emit_nowait_raises_when_the_lane_is_full_and_observers_have_not_seen_the_event(
     clock: Clock, recorder: Recorder
 ) -> None:
     router, work = Router(buffer=1), Work()
     router.handle("a", work)
-    router.tap("a", recorder)
+    router.observe("a", recorder)
     async with running(router):
         router.emit_nowait(Event("a", 0))
         await clock.settle()
@@ -216,21 +216,24 @@ async def test_emit_nowait_raises_when_the_lane_is_full_and_taps_have_not_seen_t
         await clock.advance(3)
     assert work.ended == [0, 1]
     assert len(recorder.events) == 2
-    assert router.state().routed == 2
+    assert router.state().routed == 4
 
 
-async def test_emit_nowait_accepts_an_event_although_its_taps_filled_the_lane(clock: Clock) -> None:
+async def test_emit_nowait_accepts_an_event_although_a_receiver_filled_the_lane(clock: Clock) -> None:
     router, work = Router(buffer=0), Work()
     router.handle("a", work)
 
-    def emits(event: Event) -> None:
-        if event.data == 0:
+    @hooks.delivery_accepted.connect
+    def emits(_sender: object, *, delivery: Any) -> None:
+        if delivery.event.data == 0:
             router.emit_nowait(Event("a", 1))
 
-    router.tap("a", emits)
-    async with running(router):
-        router.emit_nowait(Event("a", 0))
-        await clock.advance(3)
+    try:
+        async with running(router):
+            router.emit_nowait(Event("a", 0))
+            await clock.advance(3)
+    finally:
+        hooks.delivery_accepted.disconnect(emits)
     assert work.ended == [1, 0]
 
 
@@ -1100,23 +1103,26 @@ async def test_a_removed_route_still_gets_its_accepted_events(clock: Clock) -> N
 
 
 @pytest.mark.parametrize("settings", [{}, {"busy": "drop"}, {"debounce": 0.1}, {"lane": "shared"}])
-async def test_an_event_counts_although_a_tap_removes_its_route(
+async def test_an_event_counts_although_a_receiver_removes_its_route(
     clock: Clock, recorder: Recorder, settings: dict[str, Any]
 ) -> None:
     router = Router()
 
-    def removing(_event: Event) -> None:
+    @hooks.delivery_accepted.connect
+    def removing(_sender: object, **_: object) -> None:
         with suppress(RouteNotFound):
             router.remove("a")
 
     router.handle("a", recorder, **settings)
-    router.tap("a", removing)
-    async with running(router):
-        await (await router.emit(Event("a")))
-        await clock.settle()
-        state = router.state()
-        assert (state.routed, state.handled) == (1, 1)
-        assert router.lanes() == []
+    try:
+        async with running(router):
+            await (await router.emit(Event("a")))
+            await clock.settle()
+            state = router.state()
+            assert (state.routed, state.handled) == (1, 1)
+            assert router.lanes() == []
+    finally:
+        hooks.delivery_accepted.disconnect(removing)
     assert recorder.topics == ["a"]
 
 

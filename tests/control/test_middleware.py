@@ -97,7 +97,7 @@ def test_missing_parentheses_are_refused_at_registration_with_the_remedy(forgott
     remedy = rf"call it: {forgotten.__name__}\("
     with pytest.raises(TypeError, match=remedy):
         router.use(forgotten)
-    for register in (router.handle, router.also):
+    for register in (router.handle, router.observe):
         with pytest.raises(TypeError, match=remedy):
             register("a", Recorder(), middleware=[forgotten])
     assert (router.routes(), router.state().middlewares) == ([], 0)
@@ -105,7 +105,7 @@ def test_missing_parentheses_are_refused_at_registration_with_the_remedy(forgott
 
 async def test_middleware_that_cannot_wrap_one_route_wraps_none() -> None:
     router, wrapped = Router(), list[str]()
-    for register in (lambda: router.handle("a", Recorder()), lambda: router.also("**", Recorder())):
+    for register in (lambda: router.handle("a", Recorder()), lambda: router.observe("**", Recorder())):
         register()
     router.fallback(Recorder())
     handlers: list[Any] = []

@@ -215,9 +215,9 @@ async def test_names_in_keyed_lanes_and_after_a_route_that_passes_the_event_on(c
 async def test_additional_routes_and_taps_get_names(clock: Clock, recorder: Recorder) -> None:
     router, it = Router(), Handlers()
     router.handle("**", recorder)
-    router.also(PATTERN, it.plain)
-    router.tap(PATTERN, it.plain)
-    router.tap(PATTERN, it.asynchronous)
+    router.observe(PATTERN, it.plain)
+    router.observe(PATTERN, it.plain)
+    router.observe(PATTERN, it.asynchronous)
     async with running(router):
         await (await router.emit(Event(TOPIC)))
         await clock.advance(1)
@@ -303,7 +303,7 @@ def positional(event: Event, name: str, /) -> None: ...
 )
 def test_a_handler_that_cannot_get_its_parameters_is_refused(pattern: str, handler: Any, told: str) -> None:
     router = Router()
-    registers: list[Callable[[str, Any], object]] = [router.handle, router.also, router.tap]
+    registers: list[Callable[[str, Any], object]] = [router.handle, router.observe]
     for register in registers:
         with pytest.raises(TypeError, match=re.escape(told)) as caught:
             register(pattern, handler)
@@ -312,7 +312,6 @@ def test_a_handler_that_cannot_get_its_parameters_is_refused(pattern: str, handl
     with pytest.raises(TypeError, match=re.escape(told)):
         router.on(pattern)(handler)
     assert router.routes() == []
-    assert router.taps() == []
 
 
 def test_a_handler_with_more_parameters_cannot_be_wrapped_directly() -> None:

@@ -115,7 +115,7 @@ def test_a_handler_that_cannot_take_one_event_is_refused_at_registration(wrong: 
     register = [
         lambda: router.handle("a", wrong),
         lambda: router.on("a")(wrong),
-        lambda: router.tap("a", wrong),
+        lambda: router.observe("a", wrong),
         lambda: router.fallback(wrong),
         lambda: router.command("a", wrong),
     ]
@@ -183,7 +183,7 @@ def test_on_without_parentheses_is_refused_with_the_remedy() -> None:
 
     async def hello(event: Event) -> None: ...
 
-    registers: list[Any] = [router.on, lambda pattern: router.tap(pattern, hello), router.subscribe]
+    registers: list[Any] = [router.on, lambda pattern: router.observe(pattern, hello), router.subscribe]
     for register in registers:
         with pytest.raises(TypeError, match=r"hello; a decorator takes the pattern in parentheses: @router\.on\('"):
             register(hello)

@@ -515,7 +515,7 @@ async def test_events_are_dropped_and_counted_after_the_drain_timeout(
     ]
 
 
-async def test_the_message_about_unfinished_events_leaves_out_taps_and_most_topics(
+async def test_the_message_about_unfinished_events_leaves_out_most_topics(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     router = Router("deploys", drain_timeout=1)
@@ -524,7 +524,6 @@ async def test_the_message_about_unfinished_events_leaves_out_taps_and_most_topi
         await asyncio.sleep(100)
 
     router.handle("job/*", slow, concurrency=7)
-    router.tap("job/*", slow)
     async with running(router):
         for number in range(7):
             await router.emit(Event(f"job/{number}"))

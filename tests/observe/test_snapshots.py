@@ -75,7 +75,7 @@ class Component:
 async def test_a_snapshot_has_all_that_lives_here(clock: Clock) -> None:
     router = Router("front")
     router.handle("a/*", nothing)
-    router.tap("**", nothing)
+    router.observe("**", nothing)
     async with (
         lifetime() as life,
         running(router),
@@ -91,10 +91,15 @@ async def test_a_snapshot_has_all_that_lives_here(clock: Clock) -> None:
     assert not found.lifetime.stopping
     assert found.program.started_at == life.started_at
     [front] = found.routers
-    assert (front.name, front.running, front.handled) == ("front", True, 1)
-    assert [route.pattern for route in front.routes] == ["a/*"]
-    assert [(lane.name, lane.waiting, lane.running) for lane in front.lanes] == [("a/*", 0, 0)]
-    assert [tap.pattern for tap in front.taps] == ["**"]
+    assert (front.name, front.running, front.handled) == ("front", True, 2)
+    assert [(route.pattern, route.also) for route in front.routes] == [
+        ("a/*", False),
+        ("** (observed by nothing)", True),
+    ]
+    assert [(lane.name, lane.waiting, lane.running) for lane in front.lanes] == [
+        ("** (observed by nothing)", 0, 0),
+        ("a/*", 0, 0),
+    ]
     top, alone = found.workers
     assert (top.name, top.kind, [each.name for each in top.children]) == ("top", "supervisor", ["w"])
     assert (alone.name, alone.status) == ("alone", "running")
@@ -159,7 +164,7 @@ async def whole() -> Snapshot:
     """Build a snapshot of a program with one object of each kind, under any name."""
     router = Router(NASTY[0])
     router.handle("a/*", nothing)
-    router.tap("**", nothing)
+    router.observe("**", nothing)
     router.add_source(watch_nothing)
     specs = [Spec(name, forever) for name in NASTY]
     async with lifetime() as life, Flows() as flows, Supervisor("top", *specs), TaskWorker(NASTY[3], forever):
@@ -206,7 +211,7 @@ async def test_each_node_has_a_unique_id_and_comes_after_its_parent(clock: Clock
         assert isinstance(node["name"], str)
         assert isinstance(node["status"], str)
         seen.add(key)
-    assert {node["kind"] for node in table.values()} >= {"program", "router", "route", "source", "tap", "supervisor"}
+    assert {node["kind"] for node in table.values()} >= {"program", "router", "route", "source", "supervisor"}
     as_json(table)
 
 

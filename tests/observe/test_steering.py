@@ -199,7 +199,7 @@ async def test_terminate_suspends_first(observed: str | None) -> None:
     router, order = Router(), Recorder()
     router.handle("lifecycle/suspend", order)
     if observed is not None:
-        router.also(observed, Recorder())
+        router.observe(observed, Recorder())
     async with steered(router) as (life, console):
         await console.command("terminate")
         stopped = life.stopping

@@ -106,12 +106,11 @@ def test_a_route_that_is_not_made_for_ctrl_c_does_not_block_it(signals: FakeSign
     assert play(router, script) is None
 
 
-@pytest.mark.parametrize("method", ["also", "tap"])
 @pytest.mark.parametrize("signum", [SIGINT, SIGHUP])
-def test_an_observer_of_a_signal_does_not_block_it(method: str, signum: int) -> None:
+def test_an_observer_of_a_signal_does_not_block_it(signum: int) -> None:
     router, seen = Router(), Recorder()
-    getattr(router, method)("signal/*", seen)
-    getattr(router, method)("lifecycle/*", seen)
+    router.observe("signal/*", seen)
+    router.observe("lifecycle/*", seen)
 
     async def script() -> None:
         signals.send(signum)

@@ -68,7 +68,7 @@ class Routes:
         router.handle("crash/worker", self._crash_worker)
         router.handle("call/*", self._call, concurrency=2)
         router.handle("bus/**", self._from_the_bus, concurrency=4)
-        router.tap("**", self._tapped)
+        router.observe("**", self._tapped)
         router.fallback(self._any)
 
     async def read(self, router: Router) -> None:

@@ -23,8 +23,8 @@ from lifecycle import (
     recover,
     timeout,
 )
-from lifecycle.control import AsyncHandler, Busy, Command, Route, RouteInfo, Subscription, Tap, Topical
-from lifecycle.control.taps import add_relay
+from lifecycle.control import AsyncHandler, Busy, Command, Observation, Route, RouteInfo, Subscription, Topical
+from lifecycle.control.router import add_relay
 from lifecycle.errors import LaneFull
 
 router = Router("mail", buffer=10)
@@ -104,11 +104,11 @@ assert_type(router.handle("a/**", Counter()), Route)
 assert_type(router.handle("input/line", Counter().on_line), Route)
 assert_type(router.handle("device/{name}", Counter().on_device), Route)
 assert_type(router.handle("device/{name}/temp", temperature), Route)
-assert_type(router.also("device/{name}/{rest:**}", temperature), Tap)
-assert_type(router.tap("device/{name}/temp", temperature), Tap)
+assert_type(router.observe("device/{name}/{rest:**}", temperature), Observation)
+assert_type(router.observe("device/{name}/temp", temperature), Observation)
 assert_type(router.command("deploy", deploy, help="bring it out"), Route)
-assert_type(router.tap(FileEvent, print), Tap)
-assert_type(router.also(FileEvent, print, debounce=1, busy="drop"), Tap)
+assert_type(router.observe(FileEvent, print), Observation)
+assert_type(router.observe(FileEvent, print, debounce=1, busy="drop"), Observation)
 assert_type(list(router.commands), list[Command])
 assert_type(router.routes(), list[RouteInfo])
 assert_type(router.explain("mail/new")[0].pattern, str)

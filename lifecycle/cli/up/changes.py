@@ -73,7 +73,7 @@ class Changes:
 
     def handle(self, router: Router) -> list[ChangeSource]:
         """Add handlers for changes to ``router``, and return the sources of these changes."""
-        router.also("file/*", self._begin_check, busy="drop")
+        router.observe("file/*", self._begin_check, busy="drop")
         return handle_changes(router, self._files, self.paths, self._react, prunes=self._prunes, wait=WAIT)
 
     def ignore(self, *logs: int) -> None:

@@ -115,7 +115,7 @@ class _Program:
         self._router = _interactive_router(session, suspender, settings, is_terminal=mode == "pty")
         self._router.handle("command/status", self._show_status, lane="command", replace=True)
         if settings.prompt and mode == "pty":
-            self._router.also("input/unknown", self._explain_input)
+            self._router.observe("input/unknown", self._explain_input)
             self._router.command("fg", self._bring_forward, help="Give the terminal to the command until Ctrl+Z.")
         # Emitted by the `reload` command and, without a terminal, by SIGHUP.
         self._router.handle("lifecycle/reload", session.reload)
@@ -151,7 +151,7 @@ class _Program:
 
     def _handle_files(self) -> list[ChangeSource]:
         settings = self._settings
-        self._router.also("file/*", self._session.begin_check, busy="drop")
+        self._router.observe("file/*", self._session.begin_check, busy="drop")
         return handle_changes(
             self._router,
             self._session.files,

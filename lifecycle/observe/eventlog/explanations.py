@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lifecycle._text import duration, printable, shorten, time_of_day
 from lifecycle.control.patterns import Pattern
-from lifecycle.control.routing import MAX_TOPIC
+from lifecycle.control.routes import MAX_TOPIC
 from lifecycle.errors import InvalidPattern, InvalidTopic
 from lifecycle.observe.eventlog.entries import describe
 
@@ -91,7 +91,7 @@ class Explanation:
     #: Similar patterns and topics, if no route matches.
     near: tuple[NearMiss, ...]
     silent: tuple[Silence, ...]
-    #: Routes added with `Router.also`, which also receive the event.
+    #: Observers, which see the event in addition to its route.
     also: tuple[Match, ...] = ()
 
     @property
@@ -177,7 +177,7 @@ class _View:
     def matches(self, topic: str, *, also: bool) -> Iterator[Match]:
         """Yield matching routes in order.
 
-        If ``also`` is true, only routes added with `Router.also` are included. Otherwise, these routes are left out.
+        If ``also`` is true, only observers are included. Otherwise, they are left out.
         """
         for info in self._explain(topic):
             if info.also is not also:

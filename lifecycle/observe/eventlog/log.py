@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lifecycle import hooks
 from lifecycle._owners import own_component
-from lifecycle.control.routing import as_pattern
+from lifecycle.control.routes import as_pattern
 from lifecycle.observe.eventlog.entries import trace_of
 from lifecycle.observe.eventlog.recorder import Following, Recorder, Routers
 from lifecycle.observe.hook_observer import HookObserver

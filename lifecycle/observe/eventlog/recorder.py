@@ -286,8 +286,7 @@ def _outcome(error: BaseException, *, began: bool) -> EventOutcome:
 
 
 def _is_held(call: Delivery) -> bool:
-    debouncer = None if call.route is None else call.route.debouncer
-    return debouncer is not None and any(each is call for each in debouncer.calls())
+    return call.route is not None and call.route.holds(call)
 
 
 def _topic(delivery: Delivery) -> str:
