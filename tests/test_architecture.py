@@ -154,7 +154,10 @@ def test_tasks_are_created_by_start_task() -> None:
 
 def test_router_and_run_load_no_records_and_no_optional_parts() -> None:
     """Creating a dataclass is slow, so records are loaded when a program first uses them."""
-    parts = {f"lifecycle.{name}" for name in ("events.records", "control.records", "control.merging", "runtime.health")}
+    parts = {
+        f"lifecycle.{name}"
+        for name in ("events.records", "control.records", "control.merging", "runtime.health", "runtime.records")
+    }
     assert parts <= set(MODULES)
     assert not set(python(LOADED.format("from lifecycle import Router, run"))) & {*parts, "termios"}
 

@@ -49,9 +49,10 @@ _OTHERS = {
     "a function, or times": "Backoff.delay(chance) Intensity.add(restarts) Intensity.exceeded(restarts)",
     "a reading in a record that the library makes": "duration waited RouteInfo(debounce) PoolStats(idle)"
     " Limits(per) PoolStats(run_p50) PoolStats(run_p95) PoolStats(saturation) PoolStats(wait_p50) PoolStats(wait_p95)",
-    "implemented by users and called by the library, with seconds": "Worker.stop(timeout)",
+    "implemented by users and called by the library, with seconds": "Worker.stop(timeout) Part.stop(left)",
     "called by the library only": "PoolWorker.request_stop(timeout) VirtualLoop.jump(seconds) Watch(interval)"
-    " JobQueue.give_back(seconds) VirtualLoop.shutdown_default_executor(timeout)",
+    " JobQueue.give_back(seconds) VirtualLoop.shutdown_default_executor(timeout)"
+    " Lifetime.own_delay(seconds)",
 }
 
 

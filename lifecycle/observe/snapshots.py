@@ -29,7 +29,8 @@ from lifecycle._util import program_name
 from lifecycle.control.records import LaneInfo, RouteInfo, SourceInfo  # noqa: TC001  # to_dict reads the types
 from lifecycle.control.router import Router
 from lifecycle.flows.records import FlowsState, ItemInfo, RunInfo
-from lifecycle.runtime.lifetimes import Lifetime, LifetimeState, current_lifetime
+from lifecycle.runtime.lifetimes import Lifetime, current_lifetime
+from lifecycle.runtime.records import LifetimeState  # noqa: TC001  # as above
 from lifecycle.workers.model import FINAL, Status, WorkerState
 
 if TYPE_CHECKING:

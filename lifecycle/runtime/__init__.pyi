@@ -4,13 +4,13 @@ from lifecycle.runtime.blocks import lifetime as lifetime
 from lifecycle.runtime.health import ComponentHealth as ComponentHealth
 from lifecycle.runtime.health import Health as Health
 from lifecycle.runtime.lifetimes import Lifetime as Lifetime
-from lifecycle.runtime.lifetimes import LifetimeState as LifetimeState
 from lifecycle.runtime.lifetimes import Part as Part
-from lifecycle.runtime.lifetimes import Reason as Reason
 from lifecycle.runtime.lifetimes import current as current
 from lifecycle.runtime.lifetimes import on_shutdown as on_shutdown
 from lifecycle.runtime.lifetimes import shutdown as shutdown
 from lifecycle.runtime.programs import run as run
+from lifecycle.runtime.records import LifetimeState as LifetimeState
+from lifecycle.runtime.settings import Reason as Reason
 from lifecycle.runtime.tasks import Group as Group
 from lifecycle.runtime.tasks import do as do
 from lifecycle.runtime.tasks import do_detached as do_detached

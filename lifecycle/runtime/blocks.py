@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 from lifecycle._async import is_async, start_task
 from lifecycle._util import reason_of
 from lifecycle.errors import Interrupted
-from lifecycle.runtime.lifetimes import Host, Lifetime, Reason, Settings, current_lifetime
+from lifecycle.runtime.lifetimes import Host, Lifetime, current_lifetime
 from lifecycle.runtime.mains import as_main
 from lifecycle.runtime.programs import Program
 from lifecycle.runtime.receiving import receiving_signals
+from lifecycle.runtime.settings import Reason, Settings
 from lifecycle.runtime.signals import signal_registry
 
 if TYPE_CHECKING:

@@ -13,13 +13,10 @@ import logging
 import signal
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 from lifecycle import hooks
 from lifecycle._async import check_callable, shield, start_task
-from lifecycle._durations import duration, store_seconds
 from lifecycle._owners import Part, current_owner, outermost_lifetimes
 from lifecycle._util import name_of, reason_of
 from lifecycle.events.base import ClearLineEvent, InterruptEvent
@@ -37,23 +34,22 @@ from lifecycle.runtime.parts import (
     has_route_for,
 )
 from lifecycle.runtime.presses import Captor, Presses
+from lifecycle.runtime.settings import Reason
 from lifecycle.runtime.signals import signal_registry
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterator
     from contextlib import AbstractContextManager
 
-    from lifecycle._durations import DurationField
     from lifecycle.runtime.health import Health
     from lifecycle.runtime.parts import AnyHook, RouterLike
+    from lifecycle.runtime.records import LifetimeState
+    from lifecycle.runtime.settings import Settings
 
 __all__ = [
     "Host",
     "Lifetime",
-    "LifetimeState",
     "Part",
-    "Reason",
-    "Settings",
     "current",
     "current_lifetime",
     "on_shutdown",
@@ -68,79 +64,6 @@ _log = logging.getLogger("lifecycle.runtime")
 
 #: The topics whose routes determine the effect of a signal.
 _SIGNALS: Final = ("signal/interrupt", "signal/hangup", InterruptEvent.topic, ClearLineEvent.topic)
-
-
-# -- records ----------------------------------------------------------------------------------------------------------
-
-
-class Reason(StrEnum):
-    """Why a program is stopping. If there are several causes, this is the first one."""
-
-    #: The program is not stopping.
-    NONE = "none"
-    #: The user pressed Ctrl+C.
-    INTERRUPT = "interrupt"
-    #: SIGTERM was received, or the terminal was closed.
-    TERMINATE = "terminate"
-    #: `shutdown` was called.
-    CANCEL = "cancel"
-    #: The main finished, or the ``async with`` block was exited.
-    STOP = "stop"
-    #: A deadline passed: the main raised `TimeoutError`.
-    TIMEOUT = "timeout"
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How to handle signals, and the time limits of the shutdown. `run` documents each setting.
-
-    Raises:
-        ValueError: if a number is negative.
-        TypeError: if a value has the wrong type.
-    """
-
-    force_exit: int = 1
-    cancel_on_interrupt: bool | None = None
-    reset_after: DurationField = duration(5.0)
-    hook_timeout: DurationField = duration(5.0)
-    shutdown_timeout: DurationField = duration(2.0)
-    exit_timeout: DurationField = duration(25.0)
-
-    def __post_init__(self) -> None:
-        if type(self.force_exit) is not int:
-            raise TypeError(f"force_exit must be a number of signals (0: never), got {self.force_exit!r}")
-        if self.force_exit < 0:
-            raise ValueError(f"force_exit must be 0 or more, got {self.force_exit!r}")
-        if self.cancel_on_interrupt not in (None, True, False):
-            raise TypeError(f"cancel_on_interrupt must be True, False or None, got {self.cancel_on_interrupt!r}")
-        store_seconds(self, "reset_after", "hook_timeout", "shutdown_timeout", "exit_timeout", least=0)
-
-
-@dataclass(frozen=True, slots=True)
-class LifetimeState:
-    """The state of a lifetime."""
-
-    reason: Reason
-    #: The signal that caused the shutdown, or None.
-    signum: int | None
-    stopping: bool
-    #: The number of signals counted so far in the current series.
-    signals: int
-    #: The number of signals after which the process is forced to exit. 0 means never, or that the lifetime receives no
-    #: signals.
-    force_exit_at: int
-    #: The names of the running background tasks.
-    tasks: tuple[str, ...]
-    #: The number of background tasks started so far.
-    tasks_started: int
-    #: The number of background tasks that raised an error.
-    tasks_crashed: int
-    #: The number of shutdown hooks that have not run yet.
-    hooks: int
-    #: The names of the workers that were started under this lifetime and have not ended.
-    workers: tuple[str, ...]
-    #: True if another program runs the event loop and is not stopped when this lifetime shuts down.
-    embedded: bool = False
 
 
 class _Notifier(Protocol):
@@ -389,6 +312,8 @@ class Lifetime:
 
     def state(self) -> LifetimeState:
         """Return the current state."""
+        from lifecycle.runtime.records import LifetimeState  # loaded only when the state is read
+
         captor = Captor.NONE if self.stopping else self._captor(self._find_captured())
         return LifetimeState(
             reason=self.reason,

@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 from contextlib import contextmanager, suppress
+from multiprocessing import popen_fork
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lifecycle.runtime.signals import signal_registry
@@ -26,13 +28,10 @@ _ORPHAN_GRACE = 1.0
 
 @contextmanager
 def reaping_orphans(loop: asyncio.AbstractEventLoop) -> Generator[None]:
-    """If this process is PID 1, reap orphans during the block.
+    """Reap orphans during the block, in a process that is PID 1.
 
     A process whose parent has exited becomes a child of PID 1. When it exits, it stays a zombie until it is reaped.
     """
-    if os.getpid() != 1:
-        yield
-        return
     reaper = _Reaper(loop)
     release = signal_registry().take([signal.SIGCHLD], reaper.wake)
     reaper.schedule()
@@ -89,8 +88,6 @@ class _Reaper:
 
 def _zombies() -> Iterator[int]:
     """Return the children of this process that have exited but have not been waited for."""
-    from pathlib import Path  # slow to import, and few programs run as PID 1
-
     me = str(os.getpid())
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -102,8 +99,6 @@ def _zombies() -> Iterator[int]:
 
 def _asked_for() -> set[int]:
     """Return the children that a Popen object in this program waits for."""
-    from multiprocessing import popen_fork
-
     kinds = (subprocess.Popen, popen_fork.Popen)
     mine: list[Any] = [each for each in gc.get_objects() if isinstance(each, kinds)]
     return {each.pid for each in mine if each.returncode is None}

@@ -9,10 +9,10 @@ import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lifecycle.runtime.lifetimes import Lifetime, Reason, Settings
+from lifecycle.runtime.lifetimes import Lifetime
 from lifecycle.runtime.mains import as_main
-from lifecycle.runtime.orphans import reaping_orphans
 from lifecycle.runtime.receiving import receiving_signals
+from lifecycle.runtime.settings import Reason, Settings
 from lifecycle.runtime.signals import signal_registry
 from lifecycle.runtime.systemd import notifying
 
@@ -77,7 +77,14 @@ def run(  # keyword settings of a program
     if not mains:
         raise TypeError("run() has nothing to run; pass an async function, a Router, or a worker")
     program = [as_main(main) for main in mains]
-    settings = Settings(force_exit, cancel_on_interrupt, reset_after, hook_timeout, shutdown_timeout, exit_timeout)
+    settings = Settings(
+        force_exit=force_exit,
+        cancel_on_interrupt=cancel_on_interrupt,
+        reset_after=reset_after,
+        hook_timeout=hook_timeout,
+        shutdown_timeout=shutdown_timeout,
+        exit_timeout=exit_timeout,
+    )
     _refuse_running_loop()
     _open_standard_descriptors()
     with ExitStack() as held:
@@ -89,7 +96,10 @@ def run(  # keyword settings of a program
         # and the deadline still applies.
         held.callback(life.deadline.close)
         held.enter_context(receiving_signals(life))
-        held.enter_context(reaping_orphans(runner.get_loop()))
+        if os.getpid() == 1:
+            from lifecycle.runtime.orphans import reaping_orphans  # few programs run as PID 1
+
+            held.enter_context(reaping_orphans(runner.get_loop()))
         held.enter_context(notifying(life))
         held.enter_context(runner)
         return _drive(life, Program(life, program).live())

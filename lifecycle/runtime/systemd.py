@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from contextlib import AbstractContextManager
 
-    from lifecycle.runtime.lifetimes import Lifetime, Reason
+    from lifecycle.runtime.lifetimes import Lifetime
+    from lifecycle.runtime.settings import Reason
 
 __all__ = ["Notifier", "notifying", "reloading"]
 

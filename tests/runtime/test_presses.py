@@ -6,8 +6,8 @@ from signal import SIGHUP, SIGINT, SIGTERM
 
 import pytest
 
-from lifecycle.runtime.lifetimes import Settings
 from lifecycle.runtime.presses import Action, Captor, Presses
+from lifecycle.runtime.settings import Settings
 
 STOP, COUNT, CAPTURE, FORCE, REPEAT = Action.STOP, Action.COUNT, Action.CAPTURE, Action.FORCE, Action.REPEAT
 NONE, EVENT, SIGNAL = Captor

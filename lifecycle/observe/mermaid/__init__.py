@@ -12,7 +12,7 @@ from lifecycle.flows.records import RunInfo
 from lifecycle.observe.mermaid import graphs, state_diagrams
 from lifecycle.observe.mermaid.flow_graphs import flow_graph, flow_nodes
 from lifecycle.observe.mermaid.styles import Look
-from lifecycle.runtime.lifetimes import LifetimeState
+from lifecycle.runtime.records import LifetimeState
 from lifecycle.workers.model import WorkerState
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from lifecycle.observe.mermaid.labels import (
     worker_lines,
 )
 from lifecycle.observe.mermaid.styles import indented, markdown, quoted
-from lifecycle.runtime.lifetimes import LifetimeState
+from lifecycle.runtime.records import LifetimeState
 from lifecycle.workers.model import WorkerState
 
 if TYPE_CHECKING:
