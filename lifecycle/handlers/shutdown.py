@@ -16,6 +16,7 @@ from lifecycle.control.calls import as_async
 from lifecycle.errors import Dropped, NotHandled
 from lifecycle.events import ShutdownEvent, SuspendEvent
 from lifecycle.handlers._calls import adapted
+from lifecycle.handlers.suspend import SuspendHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,9 +144,8 @@ class Escalator:
         self._last = -math.inf
         #: True if events now go to ``fallback``.
         self.escalated: bool = False
-        when_resumed = getattr(primary, "when_resumed", None)
-        if when_resumed is not None:
-            when_resumed(self.reset)
+        if isinstance(primary, SuspendHandler):
+            primary.when_resumed(self.reset)
 
     def __repr__(self) -> str:
         return f"<Escalator from {self._names}{', escalated' if self.escalated else ''}>"

@@ -66,29 +66,6 @@ _TARGETS = {
 _INTERRUPTS = ("signal/interrupt", "lifecycle/interrupt")
 
 
-class _Request:
-    """A requested transition, which begins once all earlier transitions have finished."""
-
-    def __init__(self, target: _State, before: _Request | None) -> None:
-        self.target = target
-        self.before = before
-        self.task = asyncio.current_task()
-        self.ended = asyncio.Event()
-        #: The error that the transition raised. A cancellation is not stored here, so it does not affect the callers
-        #: that joined.
-        self.error: Exception | None = None
-        self.succeeded = False
-
-    async def wait_turn(self) -> None:
-        """Wait for all earlier requests.
-
-        If the previous request was cancelled while waiting, wait for the request before it.
-        """
-        while self.before is not None:
-            await self.before.ended.wait()
-            self.before = self.before.before
-
-
 class SuspendHandler:
     """Runs suspend and resume hooks when the events ``lifecycle/suspend`` and ``lifecycle/resume`` arrive.
 
@@ -113,10 +90,14 @@ class SuspendHandler:
 
     def __init__(self, *, timeout: Duration | None = None) -> None:
         self._timeout = in_seconds_or_none("timeout", timeout)
-        self._hooks = _Hooks("suspend", "resume")
+        # The steps on the way to each state, in the order of registration.
+        self._steps: dict[_State, list[_Step]] = {_State.SUSPENDED: [], _State.RUNNING: []}
         self._machine = Machine("suspend handler", _TABLE, _State.RUNNING)
-        # The latest requested transition, finished or not.
-        self._last: _Request | None = None
+        # Held during a transition. The requests get it in the order in which they were made.
+        self._lock = asyncio.Lock()
+        # The unfinished requests, oldest first, and the task that carries out the oldest.
+        self._requests: list[_Request] = []
+        self._running: asyncio.Task[Any] | None = None
         self._when_resumed: list[Callable[[], object]] = []
 
     def __repr__(self) -> str:
@@ -126,12 +107,12 @@ class SuspendHandler:
 
     def on_suspend(self, fn: _F) -> _F:
         """Call ``fn()`` when suspending. You can use this as a decorator."""
-        self._hooks.add("suspend", fn)
+        self._add(_State.SUSPENDED, fn, "a hook of on_suspend")
         return fn
 
     def on_resume(self, fn: _F) -> _F:
         """Call ``fn()`` when resuming. You can use this as a decorator."""
-        self._hooks.add("resume", fn)
+        self._add(_State.RUNNING, fn, "a hook of on_resume")
         return fn
 
     def manage(self, *suspendables: Suspendable) -> None:
@@ -146,11 +127,28 @@ class SuspendHandler:
                     f"{each!r} cannot be managed: it needs the methods suspend() and resume(), async or synchronous"
                 )
         for each in suspendables:
-            self._hooks.add_pair(each.suspend, each.resume)
+            pair = _Step(each.suspend, "suspend()"), _Step(each.resume, "resume()")
+            pair[0].undo, pair[1].undo = pair[1], pair[0]
+            self._steps[_State.SUSPENDED].append(pair[0])
+            self._steps[_State.RUNNING].append(pair[1])
 
     def when_resumed(self, call: Callable[[], object]) -> None:
         """Call the synchronous function ``call`` after each successful resume, outside the transition."""
         self._when_resumed.append(call)
+
+    def _add(self, target: _State, fn: Callable[..., Any], role: str) -> None:
+        """Add a step on the way to ``target``. It is paired with the first unpaired step of the opposite way.
+
+        Raises:
+            TypeError: if ``fn`` cannot be called without arguments.
+        """
+        step = _Step(fn, role)
+        self._steps[target].append(step)
+        opposite = _State.RUNNING if target is _State.SUSPENDED else _State.SUSPENDED
+        for other in self._steps[opposite]:
+            if other.undo is None:
+                step.undo, other.undo = other, step
+                return
 
     # -- state --------------------------------------------------------------------------------------
 
@@ -184,7 +182,7 @@ class SuspendHandler:
         if target is None:
             raise NotHandled(f"a SuspendHandler does not handle {event.topic!r}")
         if self._planned() is not target:
-            await self._run(target)
+            await self._reach(target)
 
     async def suspend(self) -> None:
         """Suspend, or join a suspension in progress. Return once suspended.
@@ -199,137 +197,99 @@ class SuspendHandler:
         """Resume, or join a resume in progress. Return once running. Raises the same errors as `suspend`."""
         await self._reach(_State.RUNNING)
 
-    def _pending(self) -> _Request | None:
-        """Return the latest unfinished request, ignoring those that were cancelled while waiting."""
-        last = self._last
-        while last is not None and last.ended.is_set():
-            last = last.before
-        return last
-
     def _planned(self) -> _State:
         """Return the state after all requested transitions have finished."""
-        pending = self._pending()
-        return pending.target if pending else _State.SUSPENDED if self.suspended else _State.RUNNING
+        if self._requests:
+            return self._requests[-1].target
+        return _State.SUSPENDED if self.suspended else _State.RUNNING
 
     async def _reach(self, target: _State) -> None:
         """Run the transition, or join the caller that is running it and take over if that caller is cancelled."""
-        while self._planned() is target:
-            pending = self._pending()
-            if pending is None:
+        if self._running is not None and self._running is asyncio.current_task():
+            raise LifecycleError(
+                f"suspend() or resume() was called from one of this handler's hooks while {self._machine.state}: "
+                "it would wait for itself; emit an event instead"
+            )
+        if not self._requests:
+            if self._planned() is target:
                 return
-            self._refuse_own(pending)
-            await pending.ended.wait()
-            if pending.error is not None:
-                raise pending.error
-            if pending.succeeded:  # later requests are irrelevant here
-                return
-        await self._run(target)
-
-    async def _run(self, target: _State) -> None:
-        pending = self._pending()
-        if pending is not None:
-            self._refuse_own(pending)
-        request = self._last = _Request(target, pending)
+            self._lock = asyncio.Lock()  # the last one may belong to another event loop
+        if self._planned() is not target:
+            self._requests.append(_Request(target))
+        request = self._requests[-1]
+        request.callers += 1
         try:
-            await request.wait_turn()
-            await self._transition(target)
-            request.succeeded = True
-        except Exception as error:
-            request.error = error
-            raise
+            async with self._lock:
+                # If this caller has joined, the state is the target, or the transition has failed.
+                if self._machine.state is not target and request.error is None:
+                    await self._transition(request)
         finally:
-            request.task = None
-            request.ended.set()
+            # A request that has failed is over. If only one of its callers was cancelled, another one takes over.
+            request.callers -= 1
+            if (request.error is not None or not request.callers) and request in self._requests:
+                self._requests.remove(request)
+        if request.error is not None:
+            raise request.error
 
-    def _refuse_own(self, pending: _Request | None) -> None:
-        """Raise an error if a hook is about to wait for its own transition, because the wait would never end."""
-        here = asyncio.current_task()
-        while pending is not None:
-            if pending.task is here:
-                raise LifecycleError(
-                    f"suspend() or resume() was called from one of this handler's hooks while {self._machine.state}: "
-                    "it would wait for itself; emit an event instead"
-                )
-            pending = pending.before
-
-    async def _transition(self, target: _State) -> None:
-        """Run all hooks or none.
-
-        If an earlier transition failed, the state may already be ``target``. In that case, do nothing.
-        """
-        old = self._machine.state
-        if old is target:
-            return
+    async def _transition(self, request: _Request) -> None:
+        """Run all steps or none. An error is stored in the request, because all its callers raise it."""
+        old, target = self._machine.state, request.target
         self._machine.to(_VIA[target])
-        way = "suspend" if target is _State.SUSPENDED else "resume"
+        self._running = asyncio.current_task()
         try:
-            await self._hooks.run(way, timeout=self._timeout)
+            await _run(self._steps[target], self._timeout)
         except BaseException as error:
             self._machine.to(old, f"rolled back: {type(error).__name__}")
-            raise
+            if not isinstance(error, Exception):
+                raise
+            request.error = error
+            return
+        finally:
+            self._running = None
         self._machine.to(target)
         if target is _State.RUNNING:
             for call in self._when_resumed:
                 call()
 
 
-class _Hook:
-    """A function to call during a transition, and the hook that undoes it."""
+class _Request:
+    """A requested transition, the callers that wait for it, and the error with which it failed."""
+
+    def __init__(self, target: _State) -> None:
+        self.target = target
+        self.callers = 0
+        self.error: Exception | None = None
+
+
+class _Step:
+    """A function to call during a transition, and the step that undoes it."""
 
     def __init__(self, fn: Callable[..., Any], role: str) -> None:
         self.name = name_of(fn)
         self.call: Call = adapted(fn, role)
-        self.undo: _Hook | None = None
+        self.undo: _Step | None = None
 
 
-class _Hooks:
-    """The hooks for the transitions ``there`` and ``back``, each in the order of registration."""
-
-    def __init__(self, there: str, back: str) -> None:
-        self._opposite = {there: back, back: there}
-        self._hooks: dict[str, list[_Hook]] = {there: [], back: []}
-
-    def add(self, way: str, fn: Callable[..., Any]) -> None:
-        """Add ``fn`` to the hooks for ``way``. It is paired with the first unpaired hook for the opposite transition.
-
-        Raises:
-            TypeError: if ``fn`` cannot be called without arguments.
-        """
-        hook = _Hook(fn, f"a hook of on_{way}")
-        self._hooks[way].append(hook)
-        for other in self._hooks[self._opposite[way]]:
-            if other.undo is None:
-                hook.undo, other.undo = other, hook
-                return
-
-    def add_pair(self, there: Callable[..., Any], back: Callable[..., Any]) -> None:
-        """Add a pair of hooks, one for each transition. Each undoes the other."""
-        pair = [_Hook(fn, f"{way}()") for way, fn in zip(self._hooks, (there, back), strict=True)]
-        pair[0].undo, pair[1].undo = pair[1], pair[0]
-        for hooks, hook in zip(self._hooks.values(), pair, strict=True):
-            hooks.append(hook)
-
-    async def run(self, way: str, *, timeout: float | None) -> None:
-        """Call all hooks for ``way`` within ``timeout`` seconds. If one fails, undo the earlier hooks."""
-        done: list[_Hook] = []
-        try:
-            async with asyncio.timeout(timeout):
-                for hook in list(self._hooks[way]):
-                    await hook.call()
-                    done.append(hook)
-        except BaseException as error:
-            await _roll_back(done, error, timeout)
-            raise
+async def _run(steps: list[_Step], timeout: float | None) -> None:
+    """Carry out all steps within ``timeout`` seconds. If one fails, undo the earlier steps."""
+    done: list[_Step] = []
+    try:
+        async with asyncio.timeout(timeout):
+            for step in list(steps):
+                await step.call()
+                done.append(step)
+    except BaseException as error:
+        for step in reversed(done):
+            if step.undo is not None:
+                await _undo(step, step.undo, error, timeout)
+        raise
 
 
-async def _roll_back(done: list[_Hook], error: BaseException, timeout: float | None) -> None:
-    """Undo ``done`` in reverse order. Log any further errors, and add them to ``error`` as notes."""
-    for hook in reversed(done):
-        if hook.undo is None:
-            continue
-        try:
-            async with asyncio.timeout(timeout):
-                await hook.undo.call()
-        except Exception as second:  # noqa: BLE001  # the first error is raised
-            _log.exception("rolling back %s with %s failed", hook.name, hook.undo.name)
-            error.add_note(f"and {hook.undo.name}, which should have undone {hook.name}, failed: {second!r}")
+async def _undo(step: _Step, undo: _Step, error: BaseException, timeout: float | None) -> None:
+    """Undo ``step``. If that fails, log the second error, and add it to ``error`` as a note."""
+    try:
+        async with asyncio.timeout(timeout):
+            await undo.call()
+    except Exception as second:  # noqa: BLE001  # the first error is raised
+        _log.exception("rolling back %s with %s failed", step.name, undo.name)
+        error.add_note(f"and {undo.name}, which should have undone {step.name}, failed: {second!r}")

@@ -220,6 +220,30 @@ async def test_cancelling_a_waiting_request_keeps_the_order(calls: list[str], cl
     assert not handler.suspended
 
 
+async def test_a_joined_caller_that_takes_over_keeps_its_place(calls: list[str], clock: Clock) -> None:
+    handler = SuspendHandler()
+    go = slow(handler, calls)
+    tasks = [asyncio.create_task(call()) for call in (handler.suspend, handler.resume, handler.resume, handler.suspend)]
+    await clock.settle()
+    tasks[1].cancel()
+    go.set()
+    await asyncio.wait(tasks)
+    assert calls == ["suspending", "resumed", "suspending"]
+    assert handler.suspended
+
+
+async def test_it_can_be_used_in_one_event_loop_after_another(calls: list[str]) -> None:
+    handler = SuspendHandler()
+    handler.manage(Part("a", calls))
+
+    async def both() -> None:
+        await asyncio.gather(handler.suspend(), handler.resume())
+
+    for _ in range(2):
+        await asyncio.to_thread(asyncio.run, both())
+    assert calls == ["suspend a", "resume a"] * 2
+
+
 async def test_a_joined_caller_returns_on_success_despite_later_requests(calls: list[str], clock: Clock) -> None:
     handler = SuspendHandler()
     go = slow(handler, calls)
