@@ -14,7 +14,6 @@ from lifecycle.runtime.mains import as_main
 from lifecycle.runtime.receiving import receiving_signals
 from lifecycle.runtime.settings import Reason, Settings
 from lifecycle.runtime.signals import signal_registry
-from lifecycle.runtime.systemd import notifying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -100,7 +99,10 @@ def run(  # keyword settings of a program
             from lifecycle.runtime.orphans import reaping_orphans  # few programs run as PID 1
 
             held.enter_context(reaping_orphans(runner.get_loop()))
-        held.enter_context(notifying(life))
+        if any(name.startswith(("NOTIFY_SOCKET", "WATCHDOG_")) for name in os.environ):
+            from lifecycle.runtime.systemd import notifying  # few programs have a service manager
+
+            held.enter_context(notifying(life))
         held.enter_context(runner)
         return _drive(life, Program(life, program).live())
 
