@@ -295,13 +295,13 @@ class Lifetime:
         These are the running routers, the workers that are not run by a supervisor or pool, stores, and what `add` was
         called with. They are listed in the order in which they started.
         """
-        found = {id(part.component): part.component for part in self._parts if part.component is not None}
+        found = {id(part.component): part.component for part in tuple(self._parts) if part.component is not None}
         return (*found.values(), *(each for inner in self.inner for each in inner.components()))
 
     def add(self, component: object) -> Part:
         """Add ``component`` to `components`, until `Part.end` of the returned part is called.
 
-        If ``component`` is a `Part`, the shutdown stops it, after the workers that were started later.
+        If ``component`` is a `Part`, the shutdown stops it, together with the workers that no main has started.
 
         Raises:
             RuntimeError: if called from a thread other than the loop's.
@@ -324,7 +324,7 @@ class Lifetime:
             tasks=tuple(sorted(each.name for each in self._of(TaskPart))),
             tasks_started=self._tasks_started,
             tasks_crashed=self._tasks_crashed,
-            hooks=len([part for part in self._parts if part.stage is Stage.HOOKS]),
+            hooks=len([part for part in tuple(self._parts) if part.stage is Stage.HOOKS]),
             workers=tuple(name for each in self._of(WorkerPart) for name in each.names()),
             embedded=self.host.is_embedding and not self.host.stops(),
         )
@@ -623,6 +623,8 @@ class Lifetime:
             yield
         finally:
             self.over = True
+            self.task = None
+            self._parts.clear()
             outermost_lifetimes.discard(self)
             if self.outer is not None:
                 self.outer.inner.remove(self)
@@ -662,8 +664,14 @@ class _Added(ComponentPart):
         hooks.component_opened.announce(component, component=component)
 
     async def stop(self, left: Callable[[], float]) -> None:
-        if isinstance(self.component, Part):
-            await self.component.stop(left)
+        self.end()
+        if not isinstance(self.component, Part):
+            return
+        try:
+            async with asyncio.timeout(left()):
+                await self.component.stop(left)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # the other parts must stop in any case
+            _log.error("%r could not be stopped: %r", self.component, error, exc_info=error)
 
     def end(self, error: BaseException | None = None) -> None:
         super().end(error)

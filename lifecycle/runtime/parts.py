@@ -221,6 +221,7 @@ class WorkerPart(OwnedPart):
         """Stop the worker, unless it is still starting. In that case, it ends together with the code that starts it."""
         if str(self.worker.status) not in ("starting", *_FINAL):
             await stop_worker(self.worker, left)
+            self.home.remove(self)
 
     def names(self) -> list[str]:
         """Return the names of the worker's running children, and its own."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle import Event, Router, run
-from lifecycle.runtime import current, go, lifetime, on_shutdown, shutdown
+from lifecycle.runtime import Part, current, go, lifetime, on_shutdown, shutdown
 from lifecycle.testing import running
 from lifecycle.testing.virtual import VirtualLoop
 from lifecycle.workers import TaskWorker
@@ -157,6 +157,54 @@ async def test_a_part_ends_once_and_may_end_after_its_lifetime(clock: Clock) -> 
     part.end()
     part.end()
     assert life.components() == ()
+
+
+def test_parts_that_were_added_stop_the_newest_first_whatever_they_raise(caplog: pytest.LogCaptureFixture) -> None:
+    log: list[str] = []
+
+    class Thing(Part):
+        def __init__(self, name: str, error: type[BaseException] | None = None, takes: float = 0) -> None:
+            self.name, self.error, self.takes = name, error, takes
+
+        def __repr__(self) -> str:
+            return self.name
+
+        async def stop(self, left: Callable[[], float]) -> None:
+            log.append(f"{self.name} stops within {left():g} s")
+            await asyncio.sleep(self.takes)
+            if self.error is not None:
+                raise self.error("no")
+
+    async def work() -> None:
+        try:
+            await forever()
+        finally:
+            log.append("the worker stops")
+
+    async def main() -> None:
+        life = current()
+        life.add(Thing("stuck", takes=1000))
+        await TaskWorker("worker", work).start()
+        for thing in (Thing("broken", OSError), Thing("cancelled", asyncio.CancelledError), Thing("last")):
+            life.add(thing)
+        life.add(Part())
+        assert len(life.components()) == 6
+        on_shutdown(lambda: log.append("hook"))
+
+    run(main, loop_factory=VirtualLoop, exit_timeout=10)
+    assert log == [
+        "the worker stops",
+        "last stops within 8 s",
+        "cancelled stops within 8 s",
+        "broken stops within 8 s",
+        "stuck stops within 8 s",
+        "hook",
+    ]
+    assert [record.message for record in caplog.records] == [
+        "cancelled could not be stopped: CancelledError('no')",
+        "broken could not be stopped: OSError('no')",
+        "stuck could not be stopped: TimeoutError()",
+    ]
 
 
 def test_no_route_is_matched_in_a_signal_handler(signals: FakeSignals) -> None:
