@@ -17,7 +17,7 @@ import pytest
 
 from lifecycle import backoff, bridges, control, errors, flows, handlers, journal, observe, runtime, sources, workers
 from lifecycle.errors import PoolClosed
-from lifecycle.testing import Clock, VirtualLoop
+from lifecycle.testing import Clock, VirtualLoop, running
 from lifecycle.workers import pool
 from tests.test_docs import public_names
 
@@ -195,6 +195,14 @@ def in_thread(name: str) -> Use:
 
 idle = partial(pool.Pool, "pool", "builtins:str")
 
+
+async def _call(given: Any) -> None:
+    router = control.Router()
+    router.handle("a", print)
+    async with running(router):
+        await router.call(control.Event("a"), timeout=given)
+
+
 USES: dict[str, Use] = {
     **{f"Backoff({name})": of(backoff.Backoff, name) for name in ("initial", "maximum", "reset_after", "within")},
     "Intensity(within)": of(backoff.Intensity, "within", 3),
@@ -206,6 +214,7 @@ USES: dict[str, Use] = {
     "timeout(seconds)": of(control.timeout, "seconds"),
     "Router(drain_timeout)": of(control.Router, "drain_timeout"),
     "Router.handle(debounce)": lambda given: control.Router().handle("a", print, debounce=given),
+    "Router.call(timeout)": _call,
     "Router.observe(debounce)": lambda given: control.Router().observe("a", print, debounce=given),
     "Router.on(debounce)": lambda given: control.Router().on("a", debounce=given)(print),
     # runtime

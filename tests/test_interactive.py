@@ -11,6 +11,7 @@ import pytest
 
 from lifecycle import CommandEvent, LineEvent, NotHandled, QueueSource, SignalEvent, SuspendHandler
 from lifecycle import new_interactive_router as new
+from lifecycle.control.router import call_directly
 from lifecycle.errors import LifecycleError, RouteConflict
 from lifecycle.events import (
     InterruptEvent,
@@ -304,9 +305,9 @@ async def test_the_interrupt_handler_gets_ctrl_c_until_it_raises_not_handled(clo
 
     router = new(suspend=part, shutdown=quits, interrupt=handle, signals=True, input=False)
     async with running(router):
-        await router.dispatch(SignalEvent(2))
+        await call_directly(router, SignalEvent(2))
         assert (seen, quits.count) == ([InterruptEvent()], 0)
-        await router.dispatch(SignalEvent(2))
+        await call_directly(router, SignalEvent(2))
         assert quits.count == 1
     assert part.calls == []
 
@@ -324,10 +325,10 @@ async def test_a_given_suspend_handler_is_used_as_it_is(clock: Clock) -> None:
 
 async def test_suspend_and_resume_print_their_results(clock: Clock, said: Any) -> None:
     router = new(suspend=Part(), input=False, signals=False)
-    await router.dispatch(ResumeEvent())
-    await router.dispatch(SuspendEvent())
-    await router.dispatch(SuspendEvent())
-    await router.dispatch(ResumeEvent())
+    await call_directly(router, ResumeEvent())
+    await call_directly(router, SuspendEvent())
+    await call_directly(router, SuspendEvent())
+    await call_directly(router, ResumeEvent())
     assert said().splitlines() == [
         "already running",
         "suspended",
@@ -339,7 +340,7 @@ async def test_suspend_and_resume_print_their_results(clock: Clock, said: Any) -
 async def test_terminate_suspends_then_quits() -> None:
     part, quits = Part(), Quits()
     router = new(suspend=part, shutdown=quits, input=False, signals=False)
-    await router.dispatch(TerminateEvent())
+    await call_directly(router, TerminateEvent())
     assert (part.calls, quits.count) == (["suspend"], 1)
 
 
@@ -347,7 +348,7 @@ async def test_quitting_happens_once() -> None:
     quits = Quits()
     router = new(shutdown=quits, input=False)
     for event in (ShutdownEvent(), ShutdownEvent(), SignalEvent(15), TerminateEvent()):
-        await router.dispatch(event)
+        await call_directly(router, event)
     assert quits.count == 1
 
 
@@ -370,7 +371,7 @@ async def test_help_lists_names_and_the_first_line_of_the_docstring(said: Any) -
         """
 
     router.command("later", deploy, help="Some other time.")
-    await router.dispatch(CommandEvent("help"))
+    await call_directly(router, CommandEvent("help"))
     lines = said().splitlines()
     assert "deploy         Deploy TARGET." in lines
     assert "later          Some other time." in lines
@@ -382,9 +383,9 @@ async def test_help_lists_names_and_the_first_line_of_the_docstring(said: Any) -
 async def test_status_shows_program_router_and_suspension(clock: Clock, said: Any) -> None:
     router = new(suspend=Part(), input=False, signals=False)
     router.add_source(QueueSource(asyncio.Queue()))
-    await router.dispatch(SuspendEvent())
+    await call_directly(router, SuspendEvent())
     said()
-    await router.dispatch(CommandEvent("status"))
+    await call_directly(router, CommandEvent("status"))
     text = said()
     assert "program    no lifetime" in text
     assert "state      suspended" in text
@@ -420,8 +421,8 @@ async def test_a_reload_handler_can_be_added(clock: Clock) -> None:
 
 async def test_unknown_lines_are_answered(said: Any) -> None:
     router = new(input=False, signals=False)
-    await router.dispatch(UnknownCommandEvent("x", ("help", "quit")))
-    await router.dispatch(UnknownCommandEvent("y" * 1_000_000, ("help",)))
+    await call_directly(router, UnknownCommandEvent("x", ("help", "quit")))
+    await call_directly(router, UnknownCommandEvent("y" * 1_000_000, ("help",)))
     first, second = said().splitlines()
     assert first == "Unknown command 'x'. Try: help"
     assert len(second) < 100
@@ -431,14 +432,14 @@ async def test_arguments_of_a_command_without_arguments_are_answered(said: Any) 
     router = new(input=False, signals=False)
     event = router.commands.parse("exit the building")
     assert event is not None
-    await router.dispatch(event)
+    await call_directly(router, event)
     assert said() == "'exit' takes no arguments, so 'exit the building' is not a command. Type only 'exit'.\n"
 
 
 async def test_unknown_lines_go_to_the_unknown_handler() -> None:
     seen = Recorder()
     router = new(unknown=seen, input=False, signals=False)
-    await router.dispatch(UnknownCommandEvent("x", ()))
+    await call_directly(router, UnknownCommandEvent("x", ()))
     assert seen.topics == ["input/unknown"]
 
 

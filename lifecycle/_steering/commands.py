@@ -20,6 +20,7 @@ from lifecycle._steering.tasks import find_task, where
 from lifecycle._text import listed, plural
 from lifecycle.control import Command, Router
 from lifecycle.control.commands import Commands, lifecycle_commands
+from lifecycle.control.router import call_directly
 from lifecycle.errors import NotHandled, RouteConflict, RouteNotFound, WorkerFailed
 from lifecycle.events import CommandEvent, Event, ShutdownEvent, SuspendEvent, TerminateEvent, Topical
 from lifecycle.runtime.parts import has_route_for
@@ -202,7 +203,7 @@ class BuiltInCommands(Commands):
         try:
             if has_route_for(self._router, SuspendEvent.topic):
                 with suppress(NotHandled):
-                    await self._router.dispatch(SuspendEvent())
+                    await call_directly(self._router, SuspendEvent())
         finally:
             await self._stop(event)
 
@@ -212,7 +213,7 @@ class BuiltInCommands(Commands):
             reply("this lifetime stops, but the program that runs its event loop continues; stop that program too")
         if has_route_for(self._router, event.topic):
             with suppress(NotHandled):
-                await self._router.dispatch(event)
+                await call_directly(self._router, event)
                 return
         self._lifetime.shutdown()
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+import types
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from lifecycle._async import is_async
 from lifecycle._util import name_of
 from lifecycle.control.patterns import reader
 from lifecycle.errors import LifecycleError
+from lifecycle.events.base import topics_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -21,9 +23,7 @@ if TYPE_CHECKING:
     from lifecycle.control.types import AsyncHandler, Handler, Middleware, RouteHandler
     from lifecycle.events import Topical
 
-__all__ = ["Call", "as_async", "check_middleware", "returns_middleware"]
-
-_F = TypeVar("_F", bound="Callable[..., Any]")
+__all__ = ["Call", "as_async", "check_middleware"]
 
 #: Marks a plain function that returns an awaitable, so that it is not wrapped again.
 _AWAITABLE = "_returns_awaitable"
@@ -40,7 +40,7 @@ class Call:
     __slots__ = ("_handler", "_replace_innermost", "call")
 
     def __init__(self, handler: RouteHandler, pattern: Pattern, middleware: Iterable[Middleware]) -> None:
-        self.call: AsyncHandler = _wrap(_as_async(_with_params(handler, pattern)), middleware)
+        self.call: AsyncHandler = _wrap(_as_async(_typed(_with_params(handler, pattern), handler, pattern)), middleware)
         # The handler with the middleware of its route, which the router's middleware wraps.
         self._handler: AsyncHandler = self.call
         # Replaces the handler called by the router's innermost middleware.
@@ -66,10 +66,31 @@ class Call:
 
 
 def check_middleware(middleware: Iterable[Middleware]) -> None:
-    """Raise TypeError if one of ``middleware`` cannot be middleware."""
+    """Check that each of ``middleware`` can be called with a handler.
+
+    Raises:
+        TypeError: if one cannot. The message shows what middleware is.
+    """
     for each in middleware:
-        _refuse_factory(each)
-        as_async(each)
+        problem = "is not a function"
+        if callable(each):
+            problem = "is async" if is_async(each) else _cannot_take_one(each)
+        if problem:
+            told = name_of(each) if hasattr(each, "__name__") else repr(each)
+            raise TypeError(
+                f"{told} is not middleware: it {problem}; write a plain function that takes a handler and returns the "
+                "wrapped handler"
+            )
+
+
+def _cannot_take_one(function: Callable[..., Any]) -> str:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return "cannot be called with one argument, the handler"
+    except ValueError:  # some callables written in C have no signature
+        return ""
+    return ""
 
 
 def as_async(handler: Handler) -> AsyncHandler:
@@ -112,6 +133,57 @@ def _with_params(handler: RouteHandler, pattern: Pattern) -> Handler:
     if is_async(handler):
         setattr(call, _AWAITABLE, call)
     return call
+
+
+def _typed(call: Handler, handler: RouteHandler, pattern: Pattern) -> Handler:
+    """Return a function that checks the class of the event, if ``handler`` is annotated with event classes.
+
+    A topic does not determine the class of its event: ``file/*`` also matches ``Event("file/upload")``.
+    """
+    classes = _event_classes(handler)
+    if not classes:
+        return call
+    names = " or ".join(each.__name__ for each in classes)
+
+    @functools.wraps(call, updated=())
+    def typed(event: Any) -> Any:
+        if isinstance(event, classes):
+            return call(event)
+        raise TypeError(
+            f"{name_of(handler)} takes a {names}, but {pattern.text!r} also matches {event.topic!r}, whose event is a "
+            f"{type(event).__name__}; use a narrower pattern, or annotate the parameter with Event"
+        )
+
+    # Otherwise, `inspect.signature` would return the parameters of `handler`.
+    del typed.__wrapped__
+    if is_async(handler):
+        setattr(typed, _AWAITABLE, typed)
+    return typed
+
+
+#: Annotations that any event fits.
+_GENERAL = {"", "Any", "Event", "Topical", "object", "typing.Any"}
+
+
+def _event_classes(handler: RouteHandler) -> tuple[type[Any], ...]:
+    """Return the event classes in the annotation of the first parameter. If any event may fit it, return none."""
+    try:
+        first = next(iter(inspect.signature(handler).parameters.values()), None)
+        if first is None or first.annotation in (first.empty, Any, object) or str(first.annotation) in _GENERAL:
+            return ()
+        annotation = next(iter(inspect.signature(handler, eval_str=True).parameters.values())).annotation
+    except Exception:  # noqa: BLE001  # the annotation cannot be evaluated, for example because of TYPE_CHECKING
+        return ()
+    kinds = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    return kinds if all(isinstance(each, type) and _has_topics(each) for each in kinds) else ()
+
+
+def _has_topics(kind: type[Any]) -> bool:
+    try:
+        topics_of(kind)
+    except TypeError:
+        return False
+    return True
 
 
 def _calling(handler: RouteHandler, pattern: Pattern, names: list[str]) -> Callable[[Any], Any]:
@@ -207,30 +279,17 @@ def _awaiting(handler: Handler) -> AsyncHandler:
     return call
 
 
-#: The functions of this library that take settings and return middleware.
-_factories: Final[list[Callable[..., Any]]] = []
-
-
-def returns_middleware(function: _F) -> _F:
-    """Mark a function that takes settings and returns middleware, such as `recover`, and return it unchanged."""
-    _factories.append(function)
-    return function
-
-
-def _refuse_factory(middleware: object) -> None:
-    """Raise TypeError if the parentheses after a function such as `recover` are missing."""
-    if any(middleware is each for each in _factories):
-        name = name_of(middleware)
-        raise TypeError(f"{name} takes settings and returns middleware; call it: {name}(…)")
-
-
 def _wrap(handler: AsyncHandler, middleware: Iterable[Middleware]) -> AsyncHandler:
     """Wrap ``middleware`` around ``handler``. The first is the outermost."""
-    for each in reversed(tuple(middleware)):
-        _refuse_factory(each)
+    middleware = tuple(middleware)
+    check_middleware(middleware)
+    for each in reversed(middleware):
         wrapped = each(handler)
         if not callable(wrapped):
-            raise TypeError(f"middleware {name_of(each)} returned {wrapped!r}; it must return a handler")
+            raise TypeError(
+                f"{name_of(each)} is not middleware: it returned {wrapped!r} instead of a handler; write a function "
+                "that takes a handler and returns the wrapped handler"
+            )
         handler = as_async(wrapped)
     return handler
 

@@ -121,6 +121,20 @@ class Commands:
         for word in words:
             self._by_word[word] = command
 
+    def merge(self, others: Commands) -> None:
+        """Register the commands of ``others``. If a word is taken, register none.
+
+        Raises:
+            RouteConflict: if a word is taken.
+        """
+        before = dict(self._by_word)
+        try:
+            for command in others:
+                self.add(command)
+        except RouteConflict:
+            self._by_word = before
+            raise
+
     def remove(self, name: str) -> None:
         """Remove the command and its aliases. If it does not exist, do nothing."""
         command = self._by_word.get(name)

@@ -98,11 +98,12 @@ class Debouncer:
     stays open and keeps merging events until `retry` is called for its key.
     """
 
-    __slots__ = ("_bursts", "_deliver", "_first", "_key", "_max_wait", "_merge", "closed", "wait")
+    __slots__ = ("_bursts", "_deliver", "_first", "_key", "_max_wait", "_merge", "closed", "settings", "wait")
 
     wait: float
 
     def __init__(self, settings: Debounce, deliver: Callable[[Hashable, Delivery], bool]) -> None:
+        self.settings: Debounce = settings
         self.wait, self._max_wait = settings.wait, settings.max_wait
         self._merge, self._key = settings.merge, settings.key
         self._first: Callable[[Any], Any] | None = getattr(settings.merge, "first", None)

@@ -84,6 +84,10 @@ class _Lane(Protocol):
         """Mark the current handler as waiting for ``delivery``, or raise an error if the wait would never end."""
         ...
 
+    def check_call(self, event: Topical, route: _Route, /) -> None:
+        """Raise an error if the current handler would wait for itself by calling ``route``."""
+        ...
+
 
 #: The delivery that the current handler is processing. It becomes the parent of the events that the handler emits.
 current: ContextVar[Delivery | None] = ContextVar("lifecycle_delivery", default=None)

@@ -14,7 +14,7 @@ from collections import deque
 from contextlib import contextmanager
 from contextvars import Context, copy_context
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lifecycle import hooks
 from lifecycle._async import start_task
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lifecycle.control.deliveries import Delivery
     from lifecycle.control.records import LaneInfo
     from lifecycle.control.types import LaneKey
+    from lifecycle.events import Topical
 
 __all__ = ["Busy", "KeyedLane", "Lane", "Lanes", "Room"]
 
@@ -478,27 +479,55 @@ class Lane(Room):
             LifecycleError: if the wait would never end, because ``delivery`` can only be handled after this handler,
                 directly or through other lanes.
         """
+        waiting = self._waiting()
+        wanted = None if delivery.route is None else delivery.route.lane
+        if waiting is None or not isinstance(wanted, Room):
+            yield
+            return
+        with self._blocked(waiting, wanted, is_behind=self.concurrency == 1 and delivery in self.queue) as is_stuck:
+            if is_stuck:
+                raise self._refusal(waiting, "awaits the delivery of", delivery.event, wanted)
+            yield
+
+    def check_call(self, event: Topical, route: _HasLane) -> None:
+        """Raise LifecycleError if the handler in the current task would wait for itself by calling ``route``."""
+        waiting, wanted = self._waiting(), route.lane
+        if waiting is None or not isinstance(wanted, Room):
+            return
+        with self._blocked(waiting, wanted, is_behind=wanted is self.room and self.serves(event)) as is_stuck:
+            if is_stuck:
+                raise self._refusal(waiting, "calls the handler of", event, wanted)
+
+    def serves(self, event: Topical) -> bool:  # noqa: ARG002  # `_KeyLane` compares its key
+        """Return whether ``event`` would enter this lane and wait for all other events in it."""
+        return self.concurrency == 1
+
+    def _waiting(self) -> Delivery | None:
+        """Return the delivery whose handler runs in the current task.
+
+        A task that a handler has started does not count, because the handler may return without it.
+        """
         task = here = asyncio.current_task()
         runner = delegated.get()
         if runner is not None and runner[0] is here:
             task = runner[1]
-        # A task that a handler has started is not in the list, because the handler may return without it.
-        waiting = None if task is None or here is None or here.cancelling() else self.tasks.get(task)
-        wanted = None if delivery.route is None else delivery.route.lane
-        if waiting is None or waiting.route is None or not isinstance(wanted, Room):
-            yield
-            return
+        return None if task is None or here is None or here.cancelling() else self.tasks.get(task)
+
+    @contextmanager
+    def _blocked(self, waiting: Delivery, wanted: Room, *, is_behind: bool) -> Generator[bool]:
+        """Note that a handler waits for ``wanted`` during the block. Yield whether the wait would never end."""
         self.room.blocked_on.append((waiting, wanted))
         try:
-            if (self.concurrency == 1 and delivery in self.queue) or _is_stuck(wanted):
-                name, topic = name_of(waiting.route.handler), delivery.event.topic
-                raise LifecycleError(
-                    f"{name} awaits the delivery of {topic!r}, but lane {wanted.name!r} can handle it only after "
-                    f"{name} has returned; do not await it, use another lane, or raise the concurrency of the lane"
-                )
-            yield
+            yield is_behind or _is_stuck(wanted)
         finally:
             self.room.blocked_on.remove((waiting, wanted))
+
+    def _refusal(self, waiting: Delivery, does: str, event: Topical, wanted: Room) -> LifecycleError:
+        name = "a handler" if waiting.route is None else name_of(waiting.route.handler)
+        return LifecycleError(
+            f"{name} {does} {event.topic!r}, but lane {wanted.name!r} can handle it only after {name} has returned; do "
+            "not await it, use another lane, or raise the concurrency of the lane"
+        )
 
     # -- stopping --------------------------------------------------------------------------------------------------
 
@@ -523,6 +552,11 @@ class Lane(Room):
         return queued
 
 
+class _HasLane(Protocol):
+    @property
+    def lane(self) -> object: ...
+
+
 class _KeyLane(Lane):
     """The events of one key. Its task handles one event, and then it is the turn of the next key."""
 
@@ -537,6 +571,10 @@ class _KeyLane(Lane):
     def start_one(self) -> None:
         """Take a turn among the keys."""
         self._keyed.take_turn(self)
+
+    def serves(self, event: Topical) -> bool:
+        """Return whether ``event`` has the key of this lane."""
+        return self._keyed.key_of(event) == self._key
 
     def begin(self) -> None:
         """Start the task, because it is this key's turn."""
@@ -629,11 +667,16 @@ class KeyedLane(Room):
             raise LaneFull(self.refusal(delivery))
         self._put(delivery, key)
 
+    def key_of(self, event: Topical) -> Hashable:
+        """Return the key of an event. An error raised by the key function propagates."""
+        key = self._function(event)
+        hash(key)
+        return key
+
     def _key_of(self, delivery: Delivery) -> tuple[Hashable] | None:
         """Return the key of an event in a tuple, or None if it has none, so that the delivery has failed."""
         try:
-            key = self._function(delivery.event)
-            hash(key)
+            key = self.key_of(delivery.event)
         except Exception as error:  # noqa: BLE001  # reported like a handler's error
             delivery.finish(error=error)
             return None

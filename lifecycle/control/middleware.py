@@ -1,4 +1,4 @@
-"""Middleware: most functions here take settings and return a function that wraps a handler."""
+"""Middleware: functions that wrap a handler. Each can be used bare, such as ``recover``, or with settings."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 import functools
 import logging
 import time
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from lifecycle._durations import in_seconds
 from lifecycle._util import name_of
-from lifecycle.control.calls import as_async, returns_middleware
+from lifecycle.control.calls import as_async
 from lifecycle.errors import NotHandled, Refused
 
 if TYPE_CHECKING:
@@ -27,42 +27,66 @@ _E = TypeVar("_E")
 _Wrapped: TypeAlias = "Callable[[_E], Coroutine[Any, Any, None]]"
 
 
-def once(handler: Callable[[_E], Any]) -> _Wrapped[_E]:
+@overload
+def once(handler: Callable[[_E], Any], /) -> _Wrapped[_E]: ...
+
+
+@overload
+def once() -> Wrapper: ...
+
+
+def once(handler: Callable[..., Any] | None = None, /) -> Any:
     """Run ``handler`` until it has succeeded once. Calls during and after that run return without running it.
 
     A run that raises an error or is cancelled does not count, so the next call runs the handler again.
     """
-    call = as_async(handler)
-    ran = False
 
-    @functools.wraps(handler, updated=())
-    async def run_once(event: Any) -> Any:
-        nonlocal ran
-        if ran:
-            return None
-        ran = True
-        try:
-            return await call(event)
-        except BaseException:
-            ran = False
-            raise
-
-    return run_once
-
-
-@returns_middleware
-def recover(on_error: Callable[[Any, Exception], Any] | None = None) -> Wrapper:
-    """Catch every `Exception` except `NotHandled` and `Refused`.
-
-    Args:
-        on_error: Called as ``on_error(event, error)``, async or plain. By default, the error is logged.
-    """
-    react = None if on_error is None else as_async(lambda pair: on_error(*pair))
-
-    def middleware(handler: Callable[[_E], Any]) -> _Wrapped[_E]:
+    def middleware(handler: Callable[..., Any]) -> _Wrapped[Any]:
         call = as_async(handler)
+        ran = False
 
         @functools.wraps(handler, updated=())
+        async def run_once(event: Any) -> Any:
+            nonlocal ran
+            if ran:
+                return None
+            ran = True
+            try:
+                return await call(event)
+            except BaseException:
+                ran = False
+                raise
+
+        return run_once
+
+    return middleware if handler is None else middleware(handler)
+
+
+@overload
+def recover(wrapped: Callable[[_E], Any], /) -> _Wrapped[_E]: ...
+
+
+@overload
+def recover(*, handler: Callable[[Any, Exception], Any] | None = None) -> Wrapper: ...
+
+
+def recover(
+    wrapped: Callable[..., Any] | None = None, /, *, handler: Callable[[Any, Exception], Any] | None = None
+) -> Any:
+    """Catch every `Exception` except `NotHandled` and `Refused`.
+
+    Use it as ``recover`` or as ``recover(handler=…)``.
+
+    Args:
+        wrapped: The handler to wrap. The router passes it.
+        handler: Called as ``handler(event, error)``, async or plain. By default, the error is logged.
+    """
+    react = None if handler is None else as_async(_with_pair(handler))
+
+    def middleware(wrapped: Callable[..., Any]) -> _Wrapped[Any]:
+        call = as_async(wrapped)
+
+        @functools.wraps(wrapped, updated=())
         async def recovered(event: Any) -> Any:
             try:
                 return await call(event)
@@ -70,31 +94,49 @@ def recover(on_error: Callable[[Any, Exception], Any] | None = None) -> Wrapper:
                 raise
             except Exception as error:  # noqa: BLE001  # its purpose is to catch every error
                 if react is None:
-                    _log.exception("%s failed on %s; recovered", name_of(handler), event.topic)
+                    _log.exception("%s failed on %s; recovered", name_of(wrapped), event.topic)
                 else:
                     await react((event, error))
                 return None
 
         return recovered
 
-    return middleware
+    return middleware if wrapped is None else middleware(wrapped)
 
 
-@returns_middleware
-def log(logger: logging.Logger | None = None, level: int = logging.INFO) -> Wrapper:
+def _with_pair(handler: Callable[[Any, Exception], Any]) -> Callable[[tuple[Any, Exception]], Any]:
+    if not callable(handler):
+        raise TypeError(f"recover(handler={handler!r}) is not a function; use one such as lambda event, error: …")
+    return lambda pair: handler(*pair)
+
+
+@overload
+def log(wrapped: Callable[[_E], Any], /) -> _Wrapped[_E]: ...
+
+
+@overload
+def log(*, logger: logging.Logger | None = None, level: int = logging.INFO) -> Wrapper: ...
+
+
+def log(
+    wrapped: Callable[..., Any] | None = None, /, *, logger: logging.Logger | None = None, level: int = logging.INFO
+) -> Any:
     """Log when each call starts and finishes, and how long it took. An error is logged with its traceback.
 
+    Use it as ``log`` or with settings, as ``log(level=…)``.
+
     Args:
+        wrapped: The handler to wrap. The router passes it.
         logger: The logger. By default, ``lifecycle.control``.
         level: The level of the messages. `NotHandled` is logged at DEBUG.
     """
     out = logger or _log
 
-    def middleware(handler: Callable[[_E], Any]) -> _Wrapped[_E]:
-        call = as_async(handler)
-        name = name_of(handler)
+    def middleware(wrapped: Callable[..., Any]) -> _Wrapped[Any]:
+        call = as_async(wrapped)
+        name = name_of(wrapped)
 
-        @functools.wraps(handler, updated=())
+        @functools.wraps(wrapped, updated=())
         async def logged(event: Any) -> Any:
             out.log(level, "%s started on %s", name, event.topic)
             began = time.perf_counter()
@@ -114,19 +156,30 @@ def log(logger: logging.Logger | None = None, level: int = logging.INFO) -> Wrap
 
         return logged
 
-    return middleware
+    return middleware if wrapped is None else middleware(wrapped)
 
 
-@returns_middleware
-def timeout(seconds: Duration) -> Wrapper:
+@overload
+def timeout(seconds: Callable[[_E], Any], /) -> _Wrapped[_E]: ...
+
+
+@overload
+def timeout(seconds: Duration = 30.0) -> Wrapper: ...
+
+
+def timeout(seconds: Duration | Callable[..., Any] = 30.0) -> Any:
     """Cancel a call that takes longer than ``seconds``, and raise `TimeoutError`.
+
+    Use it as ``timeout(5)``, or as ``timeout`` for 30 seconds.
 
     Raises:
         ValueError: if ``seconds`` is not greater than 0.
     """
+    if callable(seconds):
+        return timeout()(seconds)
     limit = in_seconds("timeout", seconds)
 
-    def middleware(handler: Callable[[_E], Any]) -> _Wrapped[_E]:
+    def middleware(handler: Callable[..., Any]) -> _Wrapped[Any]:
         call = as_async(handler)
 
         @functools.wraps(handler, updated=())

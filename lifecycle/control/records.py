@@ -48,6 +48,8 @@ class RouteInfo:
     held: int = 0
     #: True for an observer, which sees the event in addition to its route.
     also: bool = False
+    #: The name of the router from which `Router.include` took the route.
+    included_from: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

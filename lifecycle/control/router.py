@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
@@ -18,7 +19,7 @@ from lifecycle._util import name_of
 from lifecycle.backoff import Backoff
 from lifecycle.control.commands import Command, Commands, Completer, help_of
 from lifecycle.control.debouncing import Debounce
-from lifecycle.control.deliveries import Counts, Delivery, Relayed, current
+from lifecycle.control.deliveries import Counts, Delivery, Relayed, current, current_lane
 from lifecycle.control.lanes import Busy, Lanes
 from lifecycle.control.observers import Observation, Observer, Subscription, relay
 from lifecycle.control.patterns import Pattern, quoted
@@ -30,6 +31,7 @@ from lifecycle.events.base import Event
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Hashable, Iterable
+    from concurrent.futures import Future
 
     from lifecycle._durations import Duration
     from lifecycle.control.records import LaneInfo, RouteInfo, RouterState, SourceInfo
@@ -37,13 +39,14 @@ if TYPE_CHECKING:
     from lifecycle.control.types import Middleware, RouteHandler
     from lifecycle.events import Topical
 
-__all__ = ["Router", "add_relay"]
+__all__ = ["Router", "add_relay", "call_directly"]
 
 # A hook keeps the same dictionary of receivers for as long as it exists, so we can keep a reference to it. The
 # dictionary is empty if the hook has no receivers.
 _ROUTED, _ACCEPTED = hooks.event_routed.receivers, hooks.delivery_accepted.receivers
 
 _H = TypeVar("_H", bound=Callable[..., Any])
+_R = TypeVar("_R", bound=Route)
 
 
 class _RouteSettings(TypedDict, total=False):
@@ -255,6 +258,60 @@ class Router:
         self._routes.wrap(middleware)
         self._middleware += middleware
 
+    def include(self, router: Router, *, prefix: str = "") -> None:
+        """Add the routes, observers, commands and middleware of ``router``, as a module of a larger program has them.
+
+        Include a router once its handlers are registered, because later registrations are not included. ``router``
+        itself is not changed, so a test can run it alone. `explain` and `routes` show the name of the router from which
+        a route was included.
+
+        Args:
+            router: The router to include. It must not have sources or a fallback, which belong to a whole program.
+            prefix: Comes before each pattern: with ``prefix="shop"``, the pattern ``order/*`` becomes ``shop/order/*``.
+                Lanes that are shared by name get the prefix as well. Commands do not.
+
+        Raises:
+            RouteConflict: if a pattern or a command is taken. Nothing is included in that case.
+            InvalidPattern: if a pattern with the prefix is invalid.
+            ValueError: if ``router`` is this router, or has sources or a fallback.
+        """
+        if router is self:
+            raise ValueError(f"router {self.name!r} cannot include itself; include another router")
+        for what, found in (("sources", router._lifespan.sources), ("a fallback", router._routes.fallback)):
+            if found:
+                raise ValueError(
+                    f"router {router.name!r} has {what}, which belong to a whole program; add them to {self.name!r}"
+                )
+        words = {f"command/{quoted(each.name)}" for each in router.commands}
+        routes = [self._included(Route, each, router, "" if each.text in words else prefix) for each in router._routes]
+        for route in routes:
+            self._routes.check_free(route, replace=False)
+        self.commands.merge(router.commands)
+        for route, inner in zip(routes, list(router._routes), strict=True):
+            route.included(inner, router.name, "" if inner.text in words else prefix)
+            self._routes.add(route, replace=False)
+        for inner in router._routes.observers():
+            observer = self._included(Observer, inner, router, prefix)
+            observer.rename({each.text for each in self._routes.observers()})
+            observer.included(inner, router.name, prefix)
+            self._routes.add_observer(observer.pattern, observer)
+
+    def _included(self, kind: type[_R], route: Route, router: Router, prefix: str) -> _R:
+        """Return a route of this router for the same handler."""
+        text = route.pattern.text
+        made = kind(
+            Pattern(f"{prefix}/{text}" if prefix else text),
+            route.handler,
+            self._lanes,
+            self._counts,
+            middleware=(*router._middleware, *route.middleware),
+            busy=route.busy,
+            concurrency=route.concurrency,
+        )
+        if self._middleware:
+            made.prepare(self._middleware)()
+        return made
+
     # -- commands ----------------------------------------------------------------------------------------------
 
     @overload
@@ -416,43 +473,6 @@ class Router:
 
     # -- events ------------------------------------------------------------------------------------------------
 
-    async def dispatch(self, event: Topical) -> None:
-        """Call the handler for ``event`` directly, bypassing debounces, lanes and counts, and wait until it returns.
-
-        This is the handler that `emit` would choose, which may be the fallback. If it raises an error, the error
-        propagates.
-
-        Raises:
-            NotHandled: if no route takes the event and the router has no fallback.
-            InvalidTopic: if the topic is invalid.
-            TypeError: if the object has no topic.
-            LifecycleError: if a handler raised CancelledError although its task was not cancelled.
-        """
-        match = self._routes.match(event)
-        for observer in match.observers:
-            observer.offer(event)
-        is_relayed = False
-        error: NotHandled = NotHandled(f"no route matches {event.topic!r}, and there is no fallback")
-        while (route := match.route) is not None:
-            try:
-                await route.call(event)
-            except NotHandled as passed:
-                if isinstance(passed, Dropped) or isinstance(route, Fallback):
-                    raise
-                error = passed
-                is_relayed = is_relayed or isinstance(passed, Relayed)
-                match = match.rest(relayed=is_relayed)
-            except asyncio.CancelledError as cancelled:
-                if was_cancelled():
-                    raise
-                raise LifecycleError(
-                    f"{name_of(route.handler)} raised CancelledError, although it was not cancelled"
-                ) from cancelled
-            else:
-                return
-        if not is_relayed:
-            raise error
-
     async def emit(self, event: Topical) -> Delivery:
         """Send ``event`` to its handler. If the lane is full, wait for space.
 
@@ -473,12 +493,40 @@ class Router:
         """
         return _taken(await self._accept(event))
 
+    async def call(self, event: Topical, *, timeout: Duration | None = None) -> Any:
+        """Send ``event`` to its handler, wait for the handler, and return its value.
+
+        The event goes through its debounce and its lane, like an event sent with `emit`. A handler may call another
+        handler. If its own lane could handle the event only afterwards, the call is refused, and the event is not sent.
+
+        Args:
+            event: The event.
+            timeout: The maximum time, in seconds, to wait for the handler. The handler continues after a timeout, and
+                its error is logged. By default, there is no limit.
+
+        Raises:
+            TimeoutError: if the handler has not finished within ``timeout``.
+            LifecycleError: if the calling handler would wait for itself, directly or through other lanes.
+            NotHandled: if no route takes the event, and the router has no fallback.
+            Dropped: if the event was dropped, because the lane is busy or the router was stopped.
+        """
+        home, match = current_lane.get(), None
+        if home is not None:
+            with suppress(InvalidTopic):  # `emit` raises it
+                match = self._routes.match(event)
+            if match is not None and match.route is not None:
+                home.check_call(event, match.route)
+        if timeout is None:
+            return await (await self.emit(event))
+        async with asyncio.timeout(in_seconds("timeout", timeout)):
+            return await (await self.emit(event))
+
     def emit_nowait(self, event: Topical) -> Delivery:
         """Send ``event`` to its handler like `emit`, but don't wait for space in the lane.
 
         Raises:
             LaneFull: if the lane is full, or its space is reserved for an emitter that has waited for it.
-            RuntimeError: if the router runs in another thread. Use `BaseSource.emit_threadsafe` there.
+            RuntimeError: if the router runs in another thread. Use `emit_threadsafe` there.
             NotHandled: if no route matches and the router has no fallback.
             InvalidTopic: if the topic is invalid.
             TypeError: if the object has no topic.
@@ -501,6 +549,21 @@ class Router:
             assert match.route.lane is not None
             match.route.lane.put(delivery)
         return _taken(delivery)
+
+    def emit_threadsafe(self, event: Topical) -> Future[Delivery]:
+        """Send ``event`` to its handler like `emit`, from another thread than that of the router's event loop.
+
+        Returns:
+            A future whose ``result()`` waits until the event is in its lane, and returns the delivery. It raises what
+            `emit` raises. If you don't need the result, ignore the future.
+
+        Raises:
+            RuntimeError: if the router is not running.
+        """
+        loop = self._lanes.loop
+        if loop is None:
+            raise RuntimeError(f"router {self.name!r} is not running, so it has no event loop for {event.topic!r}")
+        return asyncio.run_coroutine_threadsafe(self.emit(event), loop)
 
     async def _accept(self, event: Topical) -> Delivery:
         """Give an event to its observers and its route, and wait until there is room for it.
@@ -638,8 +701,41 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 def _wrong_thread(method: str) -> RuntimeError:
     return RuntimeError(
         f"{method}() was called outside the thread of the router's event loop, so the event was not accepted; in other "
-        "threads, call emit_threadsafe() of a BaseSource that you have added to the router"
+        "threads, call emit_threadsafe()"
     )
+
+
+async def call_directly(router: Router, event: Topical) -> None:
+    """Call the handler that `Router.emit` would choose, without its debounce and its lane, and without counting.
+
+    The commands for suspending and stopping a program use this, because they must not wait for a busy lane. Observers
+    do not get the event. An error raised by the handler propagates.
+
+    Raises:
+        NotHandled: if no route takes the event and the router has no fallback.
+        LifecycleError: if a handler raised CancelledError although its task was not cancelled.
+    """
+    match = router._routes.match(event)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of this module
+    error = NotHandled(f"no route matches {event.topic!r}, and there is no fallback")
+    is_relayed = False
+    for route in match.candidates():
+        if is_relayed and isinstance(route, Fallback):
+            return
+        try:
+            await route.call(event)
+        except Dropped:
+            raise
+        except NotHandled as passed:
+            error, is_relayed = passed, is_relayed or isinstance(passed, Relayed)
+        except asyncio.CancelledError as cancelled:
+            if was_cancelled():
+                raise
+            text = f"{name_of(route.handler)} raised CancelledError, although it was not cancelled"
+            raise LifecycleError(text) from cancelled
+        else:
+            return
+    if not is_relayed:
+        raise error
 
 
 def add_relay(

@@ -97,6 +97,8 @@ class Route:
         "handled",
         "handler",
         "lane",
+        "middleware",
+        "origin",
         "pattern",
         "place",
         "removed",
@@ -122,7 +124,11 @@ class Route:
         self.text: str = pattern.text
         self.handler: RouteHandler = handler
         self.place: Place = caller()
-        self._call = Call(handler, pattern, middleware)
+        #: The route's own middleware, and that of the routers from which it was included.
+        self.middleware: tuple[Middleware, ...] = tuple(middleware)
+        #: The name of the router from which the route was included.
+        self.origin: str | None = None
+        self._call = Call(handler, pattern, self.middleware)
         #: The handler wrapped in middleware. The lane calls it.
         self.call: AsyncHandler = self._call.call
         self.busy: Busy = Busy(busy)
@@ -157,6 +163,17 @@ class Route:
         self._shared = lane
         if lane is not None:
             self.lane = self._lanes.open(self.text, self.concurrency, lane)
+
+    def included(self, route: Route, origin: str, prefix: str) -> None:
+        """Take over the place, the debounce and the lane of ``route``, which belongs to the router ``origin``.
+
+        A lane that ``route`` shares by name is shared only by the routes that are included together.
+        """
+        self.place, self.origin = route.place, route.origin or origin
+        shared = route._shared  # of this class
+        if isinstance(shared, str) and prefix:
+            shared = f"{prefix}/{shared}"
+        self.open(None if route.debouncer is None else route.debouncer.settings, shared)
 
     # -- events ------------------------------------------------------------------------------------------------------
 
@@ -252,6 +269,7 @@ class Route:
             place="{}:{}".format(*self.place),
             debounce=None if self.debouncer is None else self.debouncer.wait,
             held=0 if self.debouncer is None else len(self.debouncer),
+            included_from=self.origin,
         )
 
 
@@ -328,6 +346,14 @@ class Match:
         #: The first route, or the fallback. None if there is neither.
         self.route: Route | None = routes[0] if routes else end.fallback
         self.observers: Sequence[Observing] = observers
+
+    def candidates(self) -> Iterator[Route]:
+        """Iterate over the routes and the fallback. Removed routes are left out, and replaced ones are replaced."""
+        for route in self.routes:
+            if (now := route.current) is not None:
+                yield now
+        if self.end.fallback is not None:
+            yield self.end.fallback
 
     def rest(self, *, relayed: bool) -> Match:
         """Return the match without its first route. Removed routes are left out, and replaced ones are replaced."""

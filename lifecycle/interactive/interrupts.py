@@ -15,6 +15,7 @@ from lifecycle._async import start_task
 from lifecycle._steering.answers import say
 from lifecycle.control.calls import as_async
 from lifecycle.control.deliveries import delegated
+from lifecycle.control.router import call_directly
 from lifecycle.errors import Dropped, NotHandled
 from lifecycle.events import ClearLineEvent, InterruptEvent, ShutdownEvent, SuspendEvent, Topical
 from lifecycle.handlers import Escalator
@@ -104,7 +105,7 @@ class InterruptPolicy:
         self._handled()
 
     async def _quit(self, _: Topical) -> None:
-        await self._router.dispatch(ShutdownEvent("Ctrl+C"))
+        await call_directly(self._router, ShutdownEvent("Ctrl+C"))
 
     def _forgive(self) -> None:
         """Do not count this Ctrl+C towards a forced exit, because it cleared a line or cancelled a handler."""

@@ -11,6 +11,7 @@ from lifecycle._steering.commands import status_text
 from lifecycle._util import reason_of
 from lifecycle.control import Command, Router
 from lifecycle.control.commands import lifecycle_commands
+from lifecycle.control.router import call_directly
 from lifecycle.errors import NotHandled, RouteNotFound
 from lifecycle.events import LineEvent, ShutdownEvent
 from lifecycle.handlers import ShutdownHandler, Suspendable, SuspendHandler, TerminateHandler
@@ -229,7 +230,7 @@ class _Actions:
     async def end_of_input(self, _: Topical) -> None:
         """Quit, unless the input is a pipe without any lines. Services are started with an empty stdin."""
         if self._keyboard is None or self._keyboard.is_terminal or self._keyboard.lines:
-            await self._router.dispatch(ShutdownEvent("end of input"))
+            await call_directly(self._router, ShutdownEvent("end of input"))
 
 
 async def _reported(what: str, doing: Awaitable[None]) -> None:

@@ -31,6 +31,7 @@ from lifecycle._util import reason_of
 from lifecycle.control import Router
 from lifecycle.control.commands import completions, split
 from lifecycle.control.deliveries import current as current_delivery
+from lifecycle.control.router import call_directly
 from lifecycle.errors import Dropped, InvalidTopic, LifecycleError, NotHandled
 from lifecycle.events import CommandEvent, Event, UnknownCommandEvent
 from lifecycle.observe.eventlog.log import EventLog
@@ -450,7 +451,7 @@ class _CommandQueue:
         try:
             if router is self._stand_in:
                 current_answer.set(answer)
-                await router.dispatch(event)
+                await call_directly(router, event)
             else:
                 answer.delivery = await router.emit(event)
                 with self._answering(answer.delivery, answer):

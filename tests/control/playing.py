@@ -393,7 +393,7 @@ class _Stage:
             return recover()
         if name == "recover with":
             return recover(
-                lambda event, error: self.notes.add("calls", f"recover {owner}", f"{_data(event)} {error!r}")
+                handler=lambda event, error: self.notes.add("calls", f"recover {owner}", f"{_data(event)} {error!r}")
             )
         if name == "once":
             return once

@@ -10,6 +10,7 @@ import pytest
 
 from lifecycle.control import Router
 from lifecycle.control.commands import completions
+from lifecycle.control.router import call_directly
 from lifecycle.errors import RouteConflict, UsageError
 from lifecycle.events import CommandEvent
 from lifecycle.testing import running
@@ -26,7 +27,7 @@ class Size(Enum):
 async def typed(router: Router, line: str) -> None:
     event = router.commands.parse(line)
     assert event is not None
-    await router.dispatch(event)
+    await call_directly(router, event)
 
 
 def completed(router: Router, line: str) -> list[str]:

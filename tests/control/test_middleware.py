@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lifecycle.control import Dropped, Event, NotHandled, Router, log, notify, once, recover, timeout
+from lifecycle.control.router import call_directly
 from lifecycle.testing import Clock, Recorder, running
 
 
@@ -31,7 +32,7 @@ async def test_the_first_middleware_is_outermost_around_earlier_and_later_routes
     router.use(label("a", seen), label("b", seen))
     router.use(label("c", seen))
     router.handle("late", lambda _: seen.append("late"))
-    await router.dispatch(Event("early"))
+    await call_directly(router, Event("early"))
     around = ["+a", "+b", "+c", "{}", "-c", "-b", "-a"]
     assert seen == ["+a", "+b", "+c", "+own", "early", "-own", "-c", "-b", "-a"]
     seen.clear()
@@ -54,7 +55,7 @@ async def test_middleware_may_be_a_plain_function_around_a_plain_handler() -> No
     router, seen = Router(), list[Any]()
     router.use(lambda handler: lambda event: handler(Event(event.topic, event.data + 1)))
     router.handle("a", lambda event: seen.append(event.data))
-    await router.dispatch(Event("a", 1))
+    await call_directly(router, Event("a", 1))
     assert seen == [2]
 
 
@@ -70,16 +71,16 @@ async def test_plain_middleware_may_copy_the_attributes_of_the_handler_that_it_w
     router = Router()
     router.handle("a", lambda _: None)
     router.use(plain)
-    await router.dispatch(Event("a"))
+    await call_directly(router, Event("a"))
     assert seen == ["a"]
 
 
 async def test_middleware_added_by_a_handler_applies_from_the_next_event_on() -> None:
     router, seen = Router(), list[str]()
     router.handle("a", lambda _: router.use(label("x", seen)))
-    await router.dispatch(Event("a"))
+    await call_directly(router, Event("a"))
     assert seen == []
-    await router.dispatch(Event("a"))
+    await call_directly(router, Event("a"))
     assert seen == ["+x", "-x"]
 
 
@@ -91,16 +92,60 @@ def test_invalid_middleware_is_refused(wrong: Any) -> None:
     assert router.state().middlewares == 0
 
 
-@pytest.mark.parametrize("forgotten", [recover, log, timeout], ids=["recover", "log", "timeout"])
-def test_missing_parentheses_are_refused_at_registration_with_the_remedy(forgotten: Any) -> None:
+@pytest.mark.parametrize("bare", [recover, log, timeout, once], ids=["recover", "log", "timeout", "once"])
+async def test_each_middleware_of_the_library_works_bare_and_with_settings(bare: Any, clock: Clock) -> None:
+    settings: Any = {recover: {"handler": print}, log: {"level": 10}, timeout: {"seconds": 3}}.get(bare, {})
+    router, seen = Router(), Recorder()
+    router.use(bare)
+    router.handle("a", seen, middleware=[bare, bare(), bare(**settings)])
+    async with running(router):
+        await router.call(Event("a"))
+    assert seen.topics == ["a"]
+
+
+async def _async_middleware(_handler: Any) -> Any: ...
+
+
+def _two_arguments(_event: Any, _following: Any) -> None: ...
+
+
+def _returns_nothing(_handler: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        (None, "None is not middleware: it is not a function"),
+        (_async_middleware, "_async_middleware is not middleware: it is async"),
+        (_two_arguments, "_two_arguments is not middleware: it cannot be called with one argument"),
+        (_returns_nothing, "_returns_nothing is not middleware: it returned None instead of a handler"),
+    ],
+)
+def test_what_is_no_middleware_is_refused_at_registration_with_the_remedy(wrong: Any, problem: str) -> None:
     router = Router()
-    remedy = rf"call it: {forgotten.__name__}\("
-    with pytest.raises(TypeError, match=remedy):
-        router.use(forgotten)
-    for register in (router.handle, router.observe):
-        with pytest.raises(TypeError, match=remedy):
-            register("a", Recorder(), middleware=[forgotten])
-    assert (router.routes(), router.state().middlewares) == ([], 0)
+    router.handle("kept", Recorder())
+    for register in (
+        lambda: router.use(wrong),
+        lambda: router.handle("a", Recorder(), middleware=[wrong]),
+        lambda: router.observe("a", Recorder(), middleware=[wrong]),
+    ):
+        with pytest.raises(TypeError, match=problem) as caught:
+            register()
+        assert "takes a handler and returns the wrapped handler" in str(caught.value)
+    assert (len(router.routes()), router.state().middlewares) == (1, 0)
+
+
+async def test_an_error_handler_of_a_router_is_the_handler_of_recover(clock: Clock) -> None:
+    router, told = Router(), list[tuple[Any, str]]()
+    router.use(recover(handler=lambda event, error: told.append((event.topic, str(error)))))
+
+    @router.on("a")
+    def fail(_event: Event) -> None:
+        raise ValueError("no disk")
+
+    async with running(router):
+        await router.call(Event("a"))
+    assert told == [("a", "no disk")]
 
 
 async def test_middleware_that_cannot_wrap_one_route_wraps_none() -> None:
@@ -124,7 +169,7 @@ async def test_middleware_that_cannot_wrap_one_route_wraps_none() -> None:
     with pytest.raises(ValueError, match="not this one"):
         router.use(refuses_the_last)
     for topic in ("a", "b"):
-        await router.dispatch(Event(topic))
+        await call_directly(router, Event(topic))
     assert (wrapped, router.state().middlewares) == ([], 0)
 
 
@@ -135,7 +180,7 @@ def test_middleware_that_returns_no_handler_is_named() -> None:
         return None
 
     router.use(broken)
-    with pytest.raises(TypeError, match=r"broken returned None"):
+    with pytest.raises(TypeError, match="it returned None"):
         router.handle("a", Recorder())
     assert router.routes() == []
 
@@ -179,11 +224,11 @@ async def test_once_keeps_its_state_when_middleware_is_added() -> None:
     router.use(once)
     router.handle("a", a := Recorder())
     router.handle("b", b := Recorder())
-    await router.dispatch(Event("a"))
+    await call_directly(router, Event("a"))
     router.use(lambda handler: handler)
     router.handle("c", Recorder())
     for topic in "aabb":
-        await router.dispatch(Event(topic))
+        await call_directly(router, Event(topic))
     assert (len(a.events), len(b.events)) == (1, 1)
 
 
@@ -205,7 +250,7 @@ async def test_recover_catches_every_exception_except_not_handled(kind: str, cap
     def handler(event: Event) -> None:
         raise event.data
 
-    safe = recover({"plain": plain, "async": awaited, "none": None}[kind])(handler)
+    safe = recover(handler={"plain": plain, "async": awaited, "none": None}[kind])(handler)
     await safe(Event("a", errors[0]))
     for error in errors[1:]:
         with pytest.raises(type(error)):
@@ -232,7 +277,7 @@ async def test_log_logs_starts_ends_and_errors_and_not_handled_at_debug(caplog: 
         if event.data is not None:
             raise event.data
 
-    logged = log(out, logging.WARNING)(build)
+    logged = log(logger=out, level=logging.WARNING)(build)
     await logged(Event("file/x"))
     with pytest.raises(NotHandled):
         await logged(Event("file/x", NotHandled()))

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,8 @@ from lifecycle.control import (
     Debounce,
     Delivery,
     Event,
+    FileBatch,
+    FileEvent,
     NotHandled,
     RouteConflict,
     Router,
@@ -25,6 +28,7 @@ from lifecycle.control import (
     recover,
     timeout,
 )
+from lifecycle.control.router import call_directly
 from lifecycle.errors import LifecycleError
 from lifecycle.testing import Recorder, running
 
@@ -101,7 +105,7 @@ async def test_every_kind_of_handler_gets_the_names_it_declares(
     router.handle(PATTERN, KINDS[kind](it))
     async with running(router):
         await (await router.emit(Event(TOPIC)))
-        await router.dispatch(Event("device//x"))
+        await call_directly(router, Event("device//x"))
     assert it.seen == [(TOPIC, "k7", "temp/now"), ("device//x", "", "x")]
 
 
@@ -113,8 +117,8 @@ async def test_a_handler_gets_only_the_names_it_declares(clock: Clock, recorder:
     async def room(event: Event, sensor: str, unit: str = "C") -> None:
         seen.append((sensor, unit))
 
-    await router.dispatch(Event(TOPIC))
-    await router.dispatch(Event("room/hall/temp"))
+    await call_directly(router, Event(TOPIC))
+    await call_directly(router, Event("room/hall/temp"))
     assert recorder.topics == [TOPIC]
     assert seen == [("temp", "C")]
 
@@ -127,8 +131,8 @@ async def test_the_name_of_a_parameter_with_a_default_is_passed_if_the_pattern_h
     def note(event: Event, unit: str = "none") -> None:
         seen.append(unit)
 
-    await router.dispatch(Event("plain"))
-    await router.dispatch(Event("unit/C"))
+    await call_directly(router, Event("plain"))
+    await call_directly(router, Event("unit/C"))
     assert seen == ["none", "C"]
 
 
@@ -177,13 +181,13 @@ async def test_an_event_that_middleware_replaces_has_the_names_of_its_own_topic(
         return lambda _: handler(Event(next(topics)))
 
     router.handle(PATTERN, it.plain, middleware=[replacing])
-    await router.dispatch(Event(TOPIC))
+    await call_directly(router, Event(TOPIC))
     assert it.seen == [("device/other/x", "other", "x")]
     with pytest.raises(
         LifecycleError,
         match=re.escape(f"'else' does not match {PATTERN!r}, so Handlers.plain cannot get its parameters"),
     ):
-        await router.dispatch(Event(TOPIC))
+        await call_directly(router, Event(TOPIC))
 
 
 async def test_the_newest_event_of_a_burst_has_the_names_of_its_own_topic(clock: Clock) -> None:
@@ -212,7 +216,7 @@ async def test_names_in_keyed_lanes_and_after_a_route_that_passes_the_event_on(c
     assert seen == [("first", "a", {"name": "a"}), ("second", "a/temp", {"path": "a/temp"})]
 
 
-async def test_additional_routes_and_taps_get_names(clock: Clock, recorder: Recorder) -> None:
+async def test_observers_get_names(clock: Clock, recorder: Recorder) -> None:
     router, it = Router(), Handlers()
     router.handle("**", recorder)
     router.observe(PATTERN, it.plain)
@@ -221,9 +225,7 @@ async def test_additional_routes_and_taps_get_names(clock: Clock, recorder: Reco
     async with running(router):
         await (await router.emit(Event(TOPIC)))
         await clock.advance(1)
-        assert it.seen == [(TOPIC, "k7", "temp/now")] * 3
-        await router.dispatch(Event(TOPIC))
-    assert it.seen == [(TOPIC, "k7", "temp/now")] * 6
+    assert it.seen == [(TOPIC, "k7", "temp/now")] * 3
 
 
 # -- delivery().params --------------------------------------------------------------------------------------------
@@ -329,3 +331,41 @@ def test_a_refused_handler_does_not_replace_a_route() -> None:
     with pytest.raises(RouteConflict):
         router.handle("device/*", one)
     assert [(info.pattern, info.handler) for info in router.routes()] == [("device/{name}", "one")]
+
+
+# -- handlers with an annotated event ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_handler_of_an_event_class_gets_only_events_of_that_class(clock: Clock, is_async: bool) -> None:
+    router, seen = Router(), list[Any]()
+
+    def handle(event: FileEvent) -> None:
+        seen.append(event.path)
+
+    async def handle_later(event: FileEvent | FileBatch) -> None:
+        handle(event)  # type: ignore[arg-type]  # a batch is not sent here
+
+    router.handle("file/*", handle_later if is_async else handle)
+    async with running(router):
+        await router.call(FileEvent("added", Path("a")))
+        with pytest.raises(TypeError, match=r"takes a FileEvent.*also matches 'file/upload'.*narrower"):
+            await router.call(Event("file/upload"))
+    assert seen == [Path("a")]
+
+
+async def test_a_handler_whose_annotation_names_no_topics_gets_every_event(clock: Clock) -> None:
+    router, seen = Router(), list[str]()
+
+    def general(event: Event) -> None:
+        seen.append(event.topic)
+
+    def unknown(event: Unknown) -> None:  # type: ignore[name-defined]  # noqa: F821  # as if only for type checkers
+        seen.append(event.topic)
+
+    router.handle("file/*", general)
+    router.handle("a", unknown)
+    async with running(router):
+        await router.call(FileEvent("added", Path("a")))
+        await router.call(Event("a"))
+    assert seen == ["file/added", "a"]

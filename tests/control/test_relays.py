@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from lifecycle.control import Event, LaneFull, NotHandled, Router
-from lifecycle.control.router import add_relay
+from lifecycle.control.router import add_relay, call_directly
 from lifecycle.testing import Clock, Recorder, running
 
 
@@ -33,7 +33,7 @@ async def test_a_relay_gets_an_event_before_its_route(clock: Clock, recorder: Re
         assert (sent.topics, recorder.topics) == ([], [])
         await delivery
         await (await router.emit(Event("in/a")))
-        await router.dispatch(Event("out/a"))
+        await call_directly(router, Event("out/a"))
     assert sent.topics == ["out/a"] * 2
     assert recorder.topics == ["out/a", "in/a", "out/a"]
 
@@ -50,7 +50,7 @@ async def test_a_relayed_event_counts_as_handled_without_a_route(clock: Clock) -
     async with running(router):
         for topic in ("out/nobody", "out/declined"):
             await (await router.emit(Event(topic)))
-            await router.dispatch(Event(topic))
+            await call_directly(router, Event(topic))
     assert sent.topics == ["out/nobody"] * 2 + ["out/declined"] * 2
     assert fallback.topics == []
     assert router.state().unrouted == 0
@@ -62,7 +62,7 @@ async def test_an_event_that_a_relay_keeps_counts_as_handled(clock: Clock, recor
     router.handle("out/a", recorder)
     async with running(router):
         await (await router.emit(Event("out/a")))
-        await router.dispatch(Event("out/a"))
+        await call_directly(router, Event("out/a"))
     assert (len(sent.events), len(recorder.events)) == (2, 0)
 
 
@@ -79,7 +79,7 @@ async def test_a_relay_that_raises_not_handled_does_not_affect_the_event(clock: 
         with pytest.raises(NotHandled):
             await (await router.emit(Event("nobody")))
         with pytest.raises(NotHandled):
-            await router.dispatch(Event("nobody"))
+            await call_directly(router, Event("nobody"))
     assert recorder.topics == ["a"]
     assert router.state().unrouted == 1
 
@@ -96,7 +96,7 @@ async def test_an_event_that_a_relay_cannot_send_fails_and_is_not_routed(clock: 
         with pytest.raises(OSError, match="no line"):
             await (await router.emit(Event("a")))
         with pytest.raises(OSError, match="no line"):
-            await router.dispatch(Event("a"))
+            await call_directly(router, Event("a"))
     assert recorder.events == []
     assert router.state().failed == 1
 
@@ -123,7 +123,7 @@ async def test_relays_run_one_after_the_other_and_an_error_of_the_route_is_raise
         with pytest.raises(ValueError, match="handler"):
             await (await router.emit(Event("a")))
         with pytest.raises(ValueError, match="handler"):
-            await router.dispatch(Event("a"))
+            await call_directly(router, Event("a"))
     assert order == ["first", "second", "route"] * 2
 
 

@@ -26,6 +26,7 @@ from lifecycle.control import (
     TickEvent,
     WebhookEvent,
 )
+from lifecycle.control.router import call_directly
 from lifecycle.errors import LifecycleError
 from lifecycle.testing import Clock, Recorder, running
 
@@ -86,7 +87,7 @@ async def test_any_callable_with_one_argument_is_a_handler(clock: Clock, shape: 
     router = Router()
     methods, handler = shapes()[shape]
     router.handle("a", handler)
-    await router.dispatch(Event("a", 1))
+    await call_directly(router, Event("a", 1))
     async with running(router):
         await (await router.emit(Event("a", 2)))
     assert methods.seen == [Event("a", 1), Event("a", 2)]
@@ -140,7 +141,7 @@ async def test_a_class_is_called_as_a_class_even_if_its_instances_are_async(cloc
 
     router = Router()
     router.handle("a", Made)
-    await router.dispatch(Event("a"))
+    await call_directly(router, Event("a"))
     assert made == [Event("a")]
 
 
@@ -216,7 +217,7 @@ async def test_an_invalid_topic_is_refused_by_every_method(clock: Clock, topic: 
     router.handle("**", recorder := Recorder())
     event = Event(topic)
     with pytest.raises(InvalidTopic, match="topic"):
-        await router.dispatch(event)
+        await call_directly(router, event)
     for send in (router.emit, router.emit_nowait):
         with pytest.raises(NotHandled, match="topic") as caught:
             result = send(event)
@@ -261,7 +262,7 @@ async def test_a_source_survives_an_invalid_topic(clock: Clock, topic: Any) -> N
 async def test_a_topic_of_64_segments_is_routed(clock: Clock) -> None:
     router = Router()
     router.handle("a/**", recorder := Recorder())
-    await router.dispatch(Event("/".join("a" * 64)))
+    await call_directly(router, Event("/".join("a" * 64)))
     assert len(recorder.events) == 1
 
 
@@ -276,7 +277,7 @@ async def test_an_object_without_a_topic_is_refused(clock: Clock, thing: Any) ->
     router = Router()
     router.handle("**", Recorder())
     with pytest.raises(TypeError, match="is not an event"):
-        await router.dispatch(thing)
+        await call_directly(router, thing)
     with pytest.raises(TypeError, match="is not an event"):
         await router.emit(thing)
     with pytest.raises(TypeError, match="is not an event"):
@@ -297,11 +298,11 @@ async def test_any_object_with_a_topic_can_be_dispatched(clock: Clock) -> None:
     router = Router()
     router.handle("a/*", glob := Recorder())
     for topic in (Topic.A, Old.A):
-        await router.dispatch(Mine(topic))
+        await call_directly(router, Mine(topic))
     router.handle("a/b", exact := Recorder())
     async with running(router):
         for topic in (Topic.A, Old.A):
-            await router.dispatch(Mine(topic))
+            await call_directly(router, Mine(topic))
             await (await router.emit(Mine(topic)))
     assert len(glob.events) == 2
     assert len(exact.events) == 4
@@ -315,9 +316,9 @@ async def test_dispatch_raises_the_error_of_the_handler_and_counts_nothing(clock
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await router.dispatch(Event("a/b"))
+        await call_directly(router, Event("a/b"))
     with pytest.raises(NotHandled, match="'b'"):
-        await router.dispatch(Event("b"))
+        await call_directly(router, Event("b"))
     state = router.state()
     assert (state.routed, state.handled, state.failed, state.unrouted) == (0, 0, 0, 0)
 
@@ -333,7 +334,7 @@ async def test_dispatch_and_emit_give_an_event_to_the_same_handler(clock: Clock)
     router.handle("a/*", lambda _: got.append("removed"))
     router.handle("a/**", lambda _: got.append("replaced"))
     async with running(router):
-        directly = asyncio.create_task(router.dispatch(Event("a/b")))
+        directly = asyncio.create_task(call_directly(router, Event("a/b")))
         delivery = await router.emit(Event("a/b"))
         await clock.settle()
         router.remove("a/*")
@@ -344,10 +345,10 @@ async def test_dispatch_and_emit_give_an_event_to_the_same_handler(clock: Clock)
         assert got == ["new", "new"]
         router.remove("a/**")
         with pytest.raises(NotHandled, match="not mine"):
-            await router.dispatch(Event("a/b"))
+            await call_directly(router, Event("a/b"))
         router.fallback(lambda event: got.append(event.topic))
         for topic in ("a/b", "nobody"):
-            await router.dispatch(Event(topic))
+            await call_directly(router, Event(topic))
             await (await router.emit(Event(topic)))
     assert got[2:] == ["a/b", "a/b", "nobody", "nobody"]
     assert router.state().unrouted == 2  # a direct dispatch is not counted
@@ -364,7 +365,7 @@ async def test_dispatch_and_emit_report_a_stray_cancellation_alike(clock: Clock)
 
     async with running(router):
         for topic in ("known", "some/x", "nobody"):
-            for send in (router.dispatch(Event(topic)), await router.emit(Event(topic))):
+            for send in (call_directly(router, Event(topic)), await router.emit(Event(topic))):
                 with pytest.raises(LifecycleError, match="although it was not cancelled"):
                     await send
 
@@ -376,7 +377,7 @@ async def test_a_dispatch_whose_task_is_cancelled_is_cancelled() -> None:
     async def forever(event: Event) -> None:
         await asyncio.Event().wait()
 
-    task = asyncio.create_task(router.dispatch(Event("a")))
+    task = asyncio.create_task(call_directly(router, Event("a")))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -386,7 +387,7 @@ async def test_a_dispatch_whose_task_is_cancelled_is_cancelled() -> None:
 async def test_dispatch_uses_no_debounces_and_lanes_and_needs_no_run() -> None:
     router = Router()
     router.handle("a", recorder := Recorder(), debounce=100, busy="drop")
-    await router.dispatch(Event("a"))
+    await call_directly(router, Event("a"))
     assert recorder.topics == ["a"]
 
 
@@ -450,9 +451,9 @@ async def test_a_command_may_have_a_name_that_looks_like_a_pattern(clock: Clock)
     router.command("rm*", recorder := Recorder())
     event = router.commands.parse("rm* x")
     assert event is not None
-    await router.dispatch(event)
+    await call_directly(router, event)
     with pytest.raises(NotHandled):
-        await router.dispatch(Event("command/rm-rf"))
+        await call_directly(router, Event("command/rm-rf"))
     assert recorder.topics == ["command/rm*"]
 
 

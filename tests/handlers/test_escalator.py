@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle.control import Dropped, Event, NotHandled, Router
+from lifecycle.control.router import call_directly
 from lifecycle.events import InterruptEvent, SignalEvent
 from lifecycle.handlers import Escalator, ShutdownHandler, SuspendHandler
 
@@ -99,12 +100,12 @@ async def test_a_successful_resume_resets_it() -> None:
     escalator = Escalator(suspend, quits.append)
     router = Router()
     router.handle("signal/interrupt", escalator)
-    await router.dispatch(SignalEvent(2))
+    await call_directly(router, SignalEvent(2))
     assert suspend.suspended
-    await router.dispatch(SignalEvent(2))
+    await call_directly(router, SignalEvent(2))
     assert len(quits) == 1
     await suspend.resume()
-    await router.dispatch(SignalEvent(2))
+    await call_directly(router, SignalEvent(2))
     assert suspend.suspended
     assert len(quits) == 1
 

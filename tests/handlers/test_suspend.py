@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle.control import Event, NotHandled, ResumeEvent, Router, SuspendEvent
+from lifecycle.control.router import call_directly
 from lifecycle.errors import LifecycleError
 from lifecycle.events import CommandEvent, SignalEvent
 from lifecycle.handlers import SuspendHandler
@@ -334,7 +335,7 @@ async def test_it_can_be_registered_like_any_handler(calls: list[str]) -> None:
     router, handler = Router(), SuspendHandler()
     handler.manage(Part("a", calls))
     router.handle("lifecycle/*", handler)
-    await router.dispatch(SuspendEvent())
-    await router.dispatch(ResumeEvent())
+    await call_directly(router, SuspendEvent())
+    await call_directly(router, ResumeEvent())
     assert calls == ["suspend a", "resume a"]
     assert handler.state() == "running"

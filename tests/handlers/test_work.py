@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle.control import Event, Router
+from lifecycle.control.router import call_directly
 from lifecycle.errors import FlowError, JournalError, MissingDependencies, PoolBusy
 from lifecycle.events import FileBatch, FileEvent, SuspendEvent, TerminateEvent, TickEvent, WebhookEvent
 from lifecycle.flows import Flows, MemoryStore, current_task, linear, task
@@ -262,7 +263,7 @@ class Pool:
 async def test_a_route_calls_into_the_pool_with_the_event_as_data() -> None:
     router, pool = Router(), Pool()
     router.handle("image/*", PoolHandler(pool, "resize"))
-    await router.dispatch(Event("image/new", {"width": 3}))
+    await call_directly(router, Event("image/new", {"width": 3}))
     assert pool.calls == [("resize", {"topic": "image/new", "data": {"width": 3}})]
 
 
@@ -318,7 +319,7 @@ async def test_errors_of_the_call_are_raised(error: Exception) -> None:
     router = Router()
     router.handle("x", PoolHandler(Pool(error), "f"))
     with pytest.raises(type(error)):
-        await router.dispatch(Event("x"))
+        await call_directly(router, Event("x"))
 
 
 async def test_cancelling_the_handler_cancels_the_call() -> None:

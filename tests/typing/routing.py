@@ -24,7 +24,7 @@ from lifecycle import (
     timeout,
 )
 from lifecycle.control import AsyncHandler, Busy, Command, Observation, Route, RouteInfo, Subscription, Topical
-from lifecycle.control.router import add_relay
+from lifecycle.control.router import add_relay, call_directly
 from lifecycle.errors import LaneFull
 
 router = Router("mail", buffer=10)
@@ -149,7 +149,7 @@ async def deliveries(mail: MailEvent) -> None:
     assert_type(delivery().params, Mapping[str, str])
     # The parameters are read-only.
     delivery().params["name"] = "1"  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
-    assert_type(await router.dispatch(mail), None)
+    assert_type(await call_directly(router, mail), None)
     try:
         router.emit_nowait(mail)
     except LaneFull as full:
@@ -189,9 +189,7 @@ def measured(handler: AsyncHandler) -> AsyncHandler:
 
 
 router.use(once, recover(), log(), timeout(3), measured)
-router.use(recover(print))
-# `timeout` becomes middleware only when it is called with its settings.
-router.use(timeout)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+router.use(recover, log, once, timeout, recover(handler=print))
 
 
 @once

@@ -12,6 +12,7 @@ import pytest
 from lifecycle._util import current_span
 from lifecycle.bridges import BusEvent, NatsBridge, Unpublishable
 from lifecycle.control import Event, HealthEvent, NotHandled, Router, delivery
+from lifecycle.control.router import call_directly
 from lifecycle.testing import running
 from tests.realtime.bridges.receiving import Box, answered, by_hand
 from tests.waiting import until
@@ -60,7 +61,7 @@ async def test_bytes_and_records_keep_their_types(bridge: MakeBridge) -> None:
     async with running(here), running(there):
         await (await here.emit(Event("raw", b"\xff\x00")))
         await (await here.emit(Order("7", 3)))
-        await here.dispatch(Event("directly"))
+        await call_directly(here, Event("directly"))
         events = await box.wait(4)
     events = [event for event in events if not isinstance(event, HealthEvent)]
     assert [(event.topic, event.data) for event in events] == [
@@ -184,7 +185,7 @@ async def test_a_trace_goes_with_the_event(bridge: MakeBridge) -> None:
     span = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     current_span.set(span)
     async with running(there), running(here):
-        await here.dispatch(Event("job/x"))
+        await call_directly(here, Event("job/x"))
         [event] = await box.wait(1)
     assert event.headers["traceparent"] == span
 

@@ -1,4 +1,4 @@
-"""The dispatcher: hooks that announce deliveries, and equal results from `dispatch` and `emit`."""
+"""Hooks that announce deliveries, and equal results from `call_directly` and `emit`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from lifecycle import hooks
 from lifecycle._util import current_flow, current_span, current_worker
 from lifecycle.control import Delivery, Dropped, Event, LaneFull, NotHandled, Router
-from lifecycle.control.router import add_relay
+from lifecycle.control.router import add_relay, call_directly
 from lifecycle.testing import Clock, Recorder, running
 
 if TYPE_CHECKING:
@@ -468,15 +468,15 @@ def a_relay_that_takes_the_event(both: Both) -> None:
         a_relay_that_takes_the_event,
     ],
 )
-async def test_dispatch_and_emit_make_the_same_calls_with_the_same_result(case: Callable[[Both], None]) -> None:
+async def test_a_direct_call_and_emit_make_the_same_calls_with_the_same_result(case: Callable[[Both], None]) -> None:
     results = []
-    for way in ("dispatch", "emit"):
+    for way in ("direct", "emit"):
         both = Both()
         case(both)
 
         async def send(router: Router = both.router, way: str = way) -> None:
-            if way == "dispatch":
-                await router.dispatch(Event("a/b"))
+            if way == "direct":
+                await call_directly(router, Event("a/b"))
             else:
                 await (await router.emit(Event("a/b")))
 
