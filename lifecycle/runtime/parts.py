@@ -82,10 +82,15 @@ class OwnedPart(Part):
     #: The main that has started this part, if any.
     started_by: OwnedPart | None = None
     #: The object with a ``state()`` method, if any.
-    component: object | None = None
+    component: object = None
 
-    def __init__(self, home: _Home) -> None:
+    def __init__(self, home: _Home, component: object = None) -> None:
         self.home = home
+        self.shows(component)
+
+    def shows(self, component: object) -> None:
+        """List ``component`` among the components of the lifetime."""
+        self.component = component
 
     def end(self, error: BaseException | None = None) -> None:  # noqa: ARG002  # the signature of the base class
         """Remove the part from the list."""
@@ -97,10 +102,6 @@ class OwnedPart(Part):
 
 class ComponentPart(OwnedPart):
     """An object with a ``state()`` method, which is listed but not stopped."""
-
-    def __init__(self, home: _Home, component: object) -> None:
-        super().__init__(home)
-        self.component = component
 
 
 class Delay(OwnedPart):
@@ -163,7 +164,8 @@ class RouterPart(OwnedPart):
 
     def runs(self, router: RouterLike) -> None:
         """Record that ``router`` is running, so it receives signals."""
-        self.router = self.component = router
+        self.router = router
+        self.shows(router)
         self.home.routes_changed()
 
     def changed(self) -> None:
@@ -211,8 +213,8 @@ class WorkerPart(OwnedPart):
     stage: ClassVar[Stage] = Stage.WORKERS
 
     def __init__(self, home: _Home, worker: Any, started_by: OwnedPart | None, *, matters: bool) -> None:
-        super().__init__(home)
-        self.component = self.worker = worker
+        super().__init__(home, worker)
+        self.worker: Any = worker
         self.started_by = started_by
         # True if the program is not healthy without this worker, because a main or the block has started it itself.
         self._matters = matters
