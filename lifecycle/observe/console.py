@@ -406,7 +406,7 @@ class _CommandQueue:
 
         def distance(router: Router) -> int:
             with suppress(InvalidTopic):
-                patterns = [route.pattern for route in router.explain(topic)]
+                patterns = [route.pattern for route in router.explain(topic) if not route.also]
                 return 2 if not patterns else 1 if patterns[0] == "**" else 0
             return 2
 

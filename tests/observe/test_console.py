@@ -150,6 +150,16 @@ async def test_an_event_without_a_route_has_failed(topic: str) -> None:
     assert outcome.error
 
 
+async def test_an_event_is_not_sent_to_a_router_because_it_is_observed_there() -> None:
+    first, second = Router("first"), Router("second")
+    first.fallback(first_took := Recorder())
+    second.observe("**", Recorder())
+    second.fallback(second_took := Recorder())
+    async with steered(first, second) as (_, console):
+        await console.emit("nobody/knows", None)
+    assert (len(first_took.events), len(second_took.events)) == (1, 0)
+
+
 async def test_cancelling_the_caller_does_not_cancel_the_command() -> None:
     router, entered, go_on, done = Router(), asyncio.Event(), asyncio.Event(), asyncio.Event()
 
