@@ -70,12 +70,12 @@ class Running:
         self._at = found + len(text)
         return True
 
-    def answers(self, ask: Callable[[], object], text: str) -> None:
+    def answers(self, ask: Callable[[], object], text: str, *, every: float = 1.0) -> None:
         """Call ``ask`` until ``text`` is printed, because the start of a watch is not visible from outside."""
         end = time.monotonic() + LIMIT
         while True:
             ask()
-            if self.says(text, 1.0):
+            if self.says(text, every):
                 return
             assert time.monotonic() < end, f"{text!r} was not printed; the output was:\n{self.text}"
 

@@ -32,6 +32,7 @@ import tomllib
 from configparser import ConfigParser
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -308,7 +309,9 @@ def test_the_program_of_the_quickstart(
     with home() as env:
         program = start(versions(page, "quick.py")[0], keyboard=True, **env)
         program.until("hello from process")
-        program.answers(lambda: app.write_text(app.read_text().replace("hello", "good evening")), "app.py was modified")
+        # A second edit would restart the program later, during the next steps.
+        edit = partial(app.write_text, app.read_text().replace("hello", "good evening"))
+        program.answers(edit, "app.py was modified", every=5.0)
         program.until("good evening from process")
         for word, answer in (("suspend", "suspended"), ("resume", "resumed"), ("restart", "good evening from process")):
             program.type(word)
