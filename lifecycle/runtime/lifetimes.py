@@ -120,7 +120,8 @@ class Lifetime:
         self.presses: Presses = outer.presses if outer and self.is_governed else own
         self.deadline: Final = Deadline(loop, settings.exit_timeout, settings.shutdown_timeout, self._force)
         # The parts of the program, oldest first. The shutdown stops them in the reverse order, stage by stage.
-        self._parts: dict[OwnedPart, None] = {}
+        self._parts: dict[Stage, dict[OwnedPart, None]] = {stage: {} for stage in Stage}
+        self._numbers = itertools.count()
         #: The errors of failed components by name: mains, routers, and workers started by the mains or the block.
         self.failures: Final[dict[str, BaseException]] = {}
         #: The topics of signals and key presses that a running router takes.
@@ -295,7 +296,8 @@ class Lifetime:
         These are the running routers, the workers that are not run by a supervisor or pool, stores, and what `add` was
         called with. They are listed in the order in which they started.
         """
-        found = {id(part.component): part.component for part in tuple(self._parts) if part.component is not None}
+        parts = sorted((part for each in Stage for part in tuple(self._parts[each])), key=lambda part: part.number)
+        found = {id(part.component): part.component for part in parts if part.component is not None}
         return (*found.values(), *(each for inner in self.inner for each in inner.components()))
 
     def add(self, component: object) -> Part:
@@ -324,7 +326,7 @@ class Lifetime:
             tasks=tuple(sorted(each.name for each in self._of(TaskPart))),
             tasks_started=self._tasks_started,
             tasks_crashed=self._tasks_crashed,
-            hooks=len([part for part in tuple(self._parts) if part.stage is Stage.HOOKS]),
+            hooks=len(self._parts[Stage.HOOKS]),
             workers=tuple(name for each in self._of(WorkerPart) for name in each.names()),
             embedded=self.host.is_embedding and not self.host.stops(),
         )
@@ -343,12 +345,13 @@ class Lifetime:
 
     def own(self, part: _P) -> _P:
         """Add ``part`` to the list. This is where everything that a program has to stop is noted."""
-        self._parts[part] = None
+        part.number = next(self._numbers)
+        self._parts[part.stage][part] = None
         return part
 
     def remove(self, part: OwnedPart) -> None:
         """Remove ``part`` from the list, because it has ended."""
-        self._parts.pop(part, None)
+        self._parts[part.stage].pop(part, None)
 
     def own_flush(self, hook: AnyHook) -> Part:
         """See `on_flush`. The part can be removed from the list."""
@@ -403,13 +406,13 @@ class Lifetime:
         return own | {task: at for inner in self.inner for task, at in inner.task_starts().items()}
 
     def _of(self, kind: type[_P]) -> list[_P]:
-        return [part for part in tuple(self._parts) if isinstance(part, kind)]
+        return [part for part in tuple(self._parts[kind.stage]) if isinstance(part, kind)]
 
     def _backwards(self, stage: Stage, started_by: OwnedPart | None = None) -> Iterator[OwnedPart]:
         """Yield the parts of ``stage``, the newest first, including those that are added meanwhile."""
         seen: set[OwnedPart] = set()
         while True:
-            found = (part for part in reversed(self._parts) if part.stage is stage and part not in seen)
+            found = (part for part in reversed(self._parts[stage]) if part not in seen)
             part = next((each for each in found if started_by is None or each.started_by is started_by), None)
             if part is None:
                 return
@@ -460,7 +463,8 @@ class Lifetime:
             self.outer.routes_changed()
 
     def _find_captured(self) -> frozenset[str]:
-        return frozenset(topic for topic in _SIGNALS if self.routers_for(topic))
+        routers = self.all_routers()
+        return frozenset(topic for topic in _SIGNALS if any(has_route_for(each, topic) for each in routers))
 
     @staticmethod
     def _captor(captured: frozenset[str]) -> Captor:
@@ -624,7 +628,8 @@ class Lifetime:
         finally:
             self.over = True
             self.task = None
-            self._parts.clear()
+            for parts in self._parts.values():
+                parts.clear()
             outermost_lifetimes.discard(self)
             if self.outer is not None:
                 self.outer.inner.remove(self)

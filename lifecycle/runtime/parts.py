@@ -79,6 +79,8 @@ class OwnedPart(Part):
     """A part in the list of a lifetime, until it ends."""
 
     stage: ClassVar[Stage] = Stage.NEVER
+    #: Counts the parts of a lifetime in the order in which they were added.
+    number: int = 0
     #: The main that has started this part, if any.
     started_by: OwnedPart | None = None
     #: The object with a ``state()`` method, if any.
