@@ -314,6 +314,13 @@ class TestEnds:
         assert left
         assert all(has_ended(each) for each in left)
 
+    @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
+    def test_the_interpreter_for_the_next_check_ends_with_the_watch(self, watch: Any, signum: int) -> None:
+        seen = watch()
+        checker = until_blocking(seen.checker)
+        seen.process.send_signal(signum)
+        until_blocking(lambda: has_ended(checker))
+
     def test_commands_from_a_pipe_are_carried_out(self, here: Path) -> None:
         ended = subprocess.run(
             [sys.executable, "-m", "lifecycle", "watch", "--prompt", "--", sys.executable, "app.py"],

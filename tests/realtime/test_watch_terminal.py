@@ -15,7 +15,7 @@ import pexpect
 import psutil
 import pytest
 
-from tests.guards import is_guard
+from tests.guards import is_checker, is_guard
 from tests.realtime.watches import LIMIT, write
 from tests.waiting import until_blocking
 
@@ -110,7 +110,11 @@ class Terminal:
 
     def children(self) -> list[psutil.Process]:
         """Return the watcher's child processes, except the guard."""
-        return [each for each in self.process.children(recursive=True) if not is_guard(each) and not is_sentinel(each)]
+        return [
+            each
+            for each in self.process.children(recursive=True)
+            if not any(is_ours(each) for is_ours in (is_guard, is_checker, is_sentinel))
+        ]
 
     def ends(self, status: int) -> None:
         self.tty.expect(pexpect.EOF)

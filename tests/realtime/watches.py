@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.guards import is_guard
+from tests.guards import is_checker, is_guard
 from tests.waiting import until_blocking
 
 if TYPE_CHECKING:
@@ -90,8 +90,13 @@ class Watch:
         return f"\n--- out ---\n{self.out.read_text()}--- err ---\n{self.err.read_text()}"
 
     def children(self) -> list[psutil.Process]:
-        """Return the child processes, except the guard."""
-        return [each for each in self.process.children(recursive=True) if not is_guard(each)]
+        """Return the child processes, except the guard and the interpreter for the next syntax check."""
+        found = self.process.children(recursive=True)
+        return [each for each in found if not is_guard(each) and not is_checker(each)]
+
+    def checker(self) -> psutil.Process | None:
+        """Return the interpreter that waits for the next syntax check, if it has started."""
+        return next(filter(is_checker, self.process.children()), None)
 
     def ends(self, status: int) -> None:
         assert self.process.wait(LIMIT) == status, self.everything()
@@ -118,7 +123,7 @@ def watch(here: Path) -> Iterator[Callable[..., Watch]]:
 
     yield start
     for each in started:
-        left = each.children() if each.process.poll() is None else []
+        left = each.process.children(recursive=True) if each.process.poll() is None else []
         if each.process.poll() is None:
             each.process.terminate()
         _, stuck = psutil.wait_procs([each.process, *left], LIMIT)

@@ -73,7 +73,6 @@ class Changes:
 
     def handle(self, router: Router) -> list[ChangeSource]:
         """Add handlers for changes to ``router``, and return the sources of these changes."""
-        router.observe("file/*", self._begin_check, busy="drop")
         return handle_changes(router, self._files, self.paths, self._react, prunes=self._prunes, wait=WAIT)
 
     def ignore(self, *logs: int) -> None:
@@ -109,13 +108,6 @@ class Changes:
 
     def _prunes(self, directory: Path) -> bool:
         return all(watch.rules.prunes(directory) for watch in self._watches if watch.contains(directory))
-
-    async def _begin_check(self, batch: ChangedFiles[list[_Watch]]) -> None:
-        """Compile a file that changed alone while waiting for further changes."""
-        path, *more = batch.changes
-        for watch in batch.reactions[path]:
-            if watch.syntax is not None and not more:
-                await watch.syntax.begin(path)
 
     async def _files(self, batch: ChangedFiles[list[_Watch]]) -> None:
         changes = await self._contents.changed(batch.changes)

@@ -143,7 +143,7 @@ class _Program:
         """Run the command. The directories are watched before it starts, so that no change is missed."""
         files = watching(self._router, self._files, self._session.learn(), self._runner.spawned)
         with _handling(self._signals):
-            async with files:
+            async with files, self._session.check_in_advance():
                 self._console.info(f"watching {self._watched}")
                 if option := own_reload_option(self._settings.command):
                     self._console.warning(f"the command also restarts itself ({option}), even after a syntax error")
@@ -151,7 +151,6 @@ class _Program:
 
     def _handle_files(self) -> list[ChangeSource]:
         settings = self._settings
-        self._router.observe("file/*", self._session.begin_check, busy="drop")
         return handle_changes(
             self._router,
             self._session.files,

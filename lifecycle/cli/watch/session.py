@@ -28,6 +28,7 @@ from lifecycle.sources import FileWatchSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from lifecycle.cli.options import Action
     from lifecycle.cli.output import Console
@@ -244,10 +245,9 @@ class Session:
         """Return whether all changes below a directory are ignored."""
         return self._rules.prunes(directory)
 
-    async def begin_check(self, batch: ChangedFiles[Action]) -> None:
-        """Compile a file that changed alone while waiting for further changes."""
-        if self._syntax is not None and self._held is None and len(batch.changes) == 1:
-            await self._syntax.begin(next(iter(batch.changes)))
+    def check_in_advance(self) -> AbstractAsyncContextManager[None]:
+        """Return a context manager that prepares the next check of the changed files."""
+        return self._syntax.in_advance() if self._syntax is not None else contextlib.nullcontext()
 
     async def files(self, batch: ChangedFiles[Action]) -> None:
         """Handle changed files: send a signal, restart, or keep the running process because a file is broken."""

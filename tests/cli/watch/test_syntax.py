@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from lifecycle.cli.watch.syntax import SyntaxCheck, syntax_errors
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,27 +73,50 @@ async def test_check_without_an_answer_finds_no_error(tmp_path: Path, text: str 
     assert await syntax_errors(str(python), [source], limit=0.2) == {}
 
 
-async def test_a_file_that_changes_after_its_early_check_is_checked_again(tmp_path: Path) -> None:
-    check, source = SyntaxCheck(sys.executable), tmp_path / "app.py"
-    source.write_text("x = 1\n")
-    await check.begin(source)
-    source.write_text("x = (\n")
-    assert len(await check.errors([source])) == 1
-    await check.begin(source)
-    source.write_text("x = 22\n")
-    assert await check.errors([source]) == []
+async def test_broken_files_are_checked_until_they_are_correct(tmp_path: Path) -> None:
+    check, bad, other = SyntaxCheck(sys.executable), tmp_path / "bad.py", tmp_path / "other.py"
+    bad.write_text("x = (\n")
+    other.write_text("x = 1\n")
+    assert len(await check.errors([bad])) == 1
+    assert len(await check.errors([other])) == 1
+    bad.write_text("x = 22\n")
+    assert await check.errors([other]) == []
 
 
-async def test_an_early_check_answers_for_its_file_alone(tmp_path: Path) -> None:
-    bad, worse = tmp_path / "bad.py", tmp_path / "worse.py"
-    for path in (bad, worse):
-        path.write_text("x = (\n")
-    check = SyntaxCheck(sys.executable)
-    await check.begin(bad)
-    [error] = await check.errors([worse])
-    assert error == (await syntax_errors(sys.executable, [worse]))[worse]
-    await check.begin(bad)
-    assert len(await check.errors([bad])) == 2
+async def test_only_one_interpreter_is_started_in_advance_for_each_check(tmp_path: Path) -> None:
+    """The interpreter is a script that records each start and executes Python."""
+    python, starts, bad = tmp_path / "python", tmp_path / "starts", tmp_path / "bad.py"
+    python.write_text(f'#!/bin/sh\necho $$ >>"{starts}"\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    bad.write_text("x = (\n")
+    check = SyntaxCheck(str(python))
+
+    def pids() -> list[int]:
+        return [int(line) for line in starts.read_text().split()] if starts.exists() else []
+
+    def has_started(number: int) -> bool:
+        return len(pids()) == number
+
+    async with check.in_advance():
+        # This check finds no interpreter that is ready.
+        assert len(await check.errors([bad])) == 1
+        for number in range(2, 4):
+            await until(partial(has_started, number))
+            assert len(await check.errors([bad])) == 1
+            assert len(pids()) == number
+        await until(partial(has_started, 4))
+        os.kill(pids()[-1], signal.SIGKILL)
+        assert len(await check.errors([bad])) == 1
+        assert len(pids()) == 5
+        await until(partial(has_started, 6))
+        await check.errors([tmp_path / "page.html"])
+    assert not [pid for pid in pids() if psutil.pid_exists(pid)]
+
+
+async def test_a_missing_interpreter_finds_no_error(tmp_path: Path) -> None:
+    check = SyntaxCheck(str(tmp_path / "python"))
+    async with check.in_advance():
+        assert await check.errors([tmp_path / "bad.py"]) == []
 
 
 @pytest.mark.engine("node")
