@@ -23,7 +23,7 @@ __all__ = ["by_routes", "by_topics"]
 #: The number of events that are timed together, and the minimum number of such chunks.
 CHUNK, CHUNKS = 5000, 30
 #: The limit of `cold_over_bare` in benchmarks.router.
-LIMIT = 14
+LIMIT = 60
 
 
 def by_topics(sizes: tuple[int, ...]) -> Points:

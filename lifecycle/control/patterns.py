@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from keyword import iskeyword
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lifecycle.errors import InvalidPattern
 
@@ -23,7 +23,19 @@ if TYPE_CHECKING:
     #: Returns the values of names for a topic, or None if the pattern does not match.
     Reader = Callable[[str], Sequence[str] | None]
 
-__all__ = ["DEEP", "MAX_SEGMENTS", "STAR", "Literal", "Pattern", "Segment", "Wild", "path_glob", "quoted", "reader"]
+__all__ = [
+    "DEEP",
+    "MAX_SEGMENTS",
+    "STAR",
+    "Literal",
+    "Pattern",
+    "Segment",
+    "Wild",
+    "only_place",
+    "path_glob",
+    "quoted",
+    "reader",
+]
 
 #: The maximum number of segments in a topic or a pattern. The cost of a match is proportional to the number of segments
 #: multiplied by the number of different wildcard segments.
@@ -176,6 +188,20 @@ class Pattern:
 def reader(pattern: Pattern, names: Iterable[str]) -> Reader:
     """Return a function that returns the values of ``names`` for a topic, or None if the topic does not match."""
     return pattern._reader(names)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # not public, so no method
+
+
+def only_place(pattern: Pattern, name: str) -> tuple[int, int, Callable[[Sequence[str]], Any], Any] | None:
+    """Return how to read ``name``, if the pattern consists of literals and stars. Otherwise, return None.
+
+    The result is the number of segments, the position of ``name``, a function that picks the literal segments of a
+    topic, and these literals.
+    """
+    if any(isinstance(each, Wild) or each is DEEP for each in pattern.segments):
+        return None
+    literals = [at for at, each in enumerate(pattern.segments) if isinstance(each, Literal)]
+    pick: Callable[[Sequence[str]], Any] = itemgetter(*literals) if literals else lambda _: None
+    place = pattern._places[name]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # see `reader`
+    return len(pattern.segments), place, pick, pick([each.text for each in pattern.segments])
 
 
 class _Run:

@@ -491,6 +491,9 @@ class Router:
                 calling handler would wait for itself.
             RuntimeError: if the router runs in another thread.
         """
+        # Sources emit in the thread of the router, so they need no check.
+        if self._lanes.thread is not None and self._lanes.thread != get_ident():
+            raise _wrong_thread("emit")
         return _taken(await self._accept(event))
 
     async def call(self, event: Topical, *, timeout: Duration | None = None) -> Any:
@@ -571,9 +574,6 @@ class Router:
         If no route takes the event, the returned delivery has no route and has ended with `NotHandled`. Every event
         from every source passes through this method.
         """
-        thread = self._lanes.thread
-        if thread is not None and thread != get_ident():
-            raise _wrong_thread("emit")
         try:
             match = self._known[event.topic]
         except InvalidTopic as error:
