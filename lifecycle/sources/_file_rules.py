@@ -32,6 +32,7 @@ class Rules:
 
     def __init__(self, include: Iterable[str], ignore: Iterable[str]) -> None:
         self._include = _Globs(include)
+        self._wants_all = not self._include.given
         self._ignore = _Globs(ignore)
 
     def skips(self, name: str, relative: str) -> bool:
@@ -40,7 +41,7 @@ class Rules:
 
     def wants(self, name: str, relative: str) -> bool:
         """Return whether a file that is not ignored matches the include globs."""
-        return not self._include or self._include.match(name, relative)
+        return self._wants_all or self._include.match(name, relative)
 
 
 class _Globs:
@@ -48,7 +49,7 @@ class _Globs:
 
     def __init__(self, globs: Iterable[str]) -> None:
         texts = (globs,) if isinstance(globs, str) else tuple(globs)
-        self._given = bool(texts)
+        self.given: bool = bool(texts)
         patterns = [(path_glob(_tidy(text)), "/" in text.rstrip("/")) for text in texts]
         names = [pattern for pattern, anchored in patterns if not anchored]
         self._names = frozenset(pattern.topic for pattern in names if pattern.is_exact)
@@ -57,9 +58,6 @@ class _Globs:
         # nothing.
         self._wild_names = re.compile("|".join(f"(?:{each})" for each in wild) or r"(?!)").fullmatch
         self._paths = tuple(pattern for pattern, anchored in patterns if anchored)
-
-    def __bool__(self) -> bool:
-        return self._given
 
     def match(self, name: str, relative: str) -> bool:
         return (

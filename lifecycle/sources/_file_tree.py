@@ -176,7 +176,7 @@ class Tree:
 
         We use a loop, because recursion could overflow the call stack.
         """
-        pending = [*folders]
+        pending, wants, skips = [*folders], self._rules.wants, self._rules.skips
         while pending and not self.stop.is_set():
             folder = pending.pop()
             found = self._list(folder) if folder.real else None
@@ -187,8 +187,10 @@ class Tree:
                 entry = found.get(name) if names else None
                 if entry is None or not entry.is_file(follow_symlinks=False):
                     new += self._look(folder, name)
-                elif name not in folder.entries and self._wants(folder, name) and not self._skips(folder, name):
-                    folder.entries[name] = _LISTED
+                elif name not in folder.entries:
+                    relative = folder.below + name
+                    if wants(name, relative) and not skips(name, relative):
+                        folder.entries[name] = _LISTED
             pending += folder.folders() if deep else new
 
     def _list(self, folder: _Folder) -> dict[str, os.DirEntry[str] | None] | None:
