@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
@@ -273,7 +273,8 @@ class Router:
         Raises:
             RouteConflict: if a pattern or a command is taken. Nothing is included in that case.
             InvalidPattern: if a pattern with the prefix is invalid.
-            ValueError: if ``router`` is this router, or has sources or a fallback.
+            ValueError: if ``router`` is this router, or has sources or a fallback, or a shared lane has a different
+                concurrency in the two routers. Nothing is included in that case.
         """
         if router is self:
             raise ValueError(f"router {self.name!r} cannot include itself; include another router")
@@ -284,16 +285,20 @@ class Router:
                 )
         words = {f"command/{quoted(each.name)}" for each in router.commands}
         routes = [self._included(Route, each, router, "" if each.text in words else prefix) for each in router._routes]
+        inner = [*router._routes, *router._routes.observers()]
+        observers = [self._included(Observer, each, router, prefix) for each in router._routes.observers()]
         for route in routes:
             self._routes.check_free(route, replace=False)
-        self.commands.merge(router.commands)
-        for route, inner in zip(routes, list(router._routes), strict=True):
-            route.included(inner, router.name, "" if inner.text in words else prefix)
+        with ExitStack() as undo:
+            for made, each in zip([*routes, *observers], inner, strict=True):
+                undo.callback(made.remove)
+                made.included(each, router.name, "" if each.text in words else prefix)
+            self.commands.merge(router.commands)
+            undo.pop_all()
+        for route in routes:
             self._routes.add(route, replace=False)
-        for inner in router._routes.observers():
-            observer = self._included(Observer, inner, router, prefix)
+        for observer in observers:
             observer.rename({each.text for each in self._routes.observers()})
-            observer.included(inner, router.name, prefix)
             self._routes.add_observer(observer.pattern, observer)
 
     def _included(self, kind: type[_R], route: Route, router: Router, prefix: str) -> _R:

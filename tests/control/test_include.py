@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lifecycle.control import Event, NotHandled, RouteConflict, Router
+from lifecycle.control import Event, InvalidPattern, NotHandled, RouteConflict, Router
 from lifecycle.testing import ManualSource, Recorder, running
 
 if TYPE_CHECKING:
@@ -146,3 +146,20 @@ def test_what_belongs_to_a_whole_program_is_not_included() -> None:
     for router, what in ((with_source, "sources"), (with_fallback, "a fallback"), (main, "itself")):
         with pytest.raises(ValueError, match=what):
             main.include(router)
+
+
+def test_if_a_lane_or_an_observer_cannot_be_included_nothing_is() -> None:
+    main, lanes, observing = Router("main"), Router("lanes"), Router("observing")
+    main.handle("build", Recorder(), lane="builds", concurrency=2)
+    lanes.handle("a", Recorder(), lane="new", concurrency=3)
+    lanes.handle("b", Recorder(), lane="builds", concurrency=1)
+    lanes.command("go", lambda: None)
+    with pytest.raises(ValueError, match="concurrency of 2"):
+        main.include(lanes)
+    observing.handle("a", Recorder())
+    observing.observe("{id}", Recorder())
+    with pytest.raises(InvalidPattern):
+        main.include(observing, prefix="{id}")
+    assert [route.pattern for route in main.routes()] == ["build"]
+    assert list(main.commands) == []
+    assert [lane.name for lane in main.lanes()] == ["builds"]
