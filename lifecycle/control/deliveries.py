@@ -220,10 +220,11 @@ class Delivery:
         last = self._last()
         if not last.done:
             home = current_lane.get()
-            with nullcontext() if home is None else home.awaiting(last):
-                while not last.done:
+            while not last.done:
+                # Check again after each step of the event, because it may have entered another lane.
+                with nullcontext() if home is None else home.awaiting(last):
                     yield from last._wait()  # noqa: SLF001  # merged deliveries are of this class
-                    last = last._last()  # noqa: SLF001
+                last = last._last()  # noqa: SLF001
         if last._waiters is _FAILED:  # noqa: SLF001
             # Use the saved traceback. Otherwise, every task that awaits this delivery would add frames to the error's
             # traceback.
@@ -338,6 +339,9 @@ class Delivery:
         self.route = self.match.route or before
         try:
             waiting = self.match.first.take(self, error)
+            if isinstance(self._waiters, list):
+                waiters, self._waiters = self._waiters, None
+                _wake(waiters)
             if waiting is not None:
                 await waiting
         except LaneFull as full:

@@ -84,7 +84,7 @@ class Lanes:
     def __iter__(self) -> Iterator[Lane | KeyedLane]:
         """Iterate over the lanes that have routes or events."""
         for lane in list(self._open):
-            if not self._forget(lane):
+            if not self.forget(lane):
                 yield lane
 
     def open(self, route: str, concurrency: int, shared: str | LaneKey | None) -> Lane | KeyedLane:
@@ -95,7 +95,7 @@ class Lanes:
             ValueError: if the shared lane has a different concurrency.
         """
         lane = None if shared is None else self._shared.get(shared)
-        if lane is None or self._forget(lane):
+        if lane is None or self.forget(lane):
             limit = self._buffer + concurrency
             if shared is None or isinstance(shared, str):
                 lane = Lane(shared or route, concurrency, limit, self)
@@ -115,9 +115,9 @@ class Lanes:
     def leave(self, lane: Lane | KeyedLane) -> None:
         """Note that a route was removed. The lane is forgotten once it has neither routes nor events."""
         lane.users -= 1
-        self._forget(lane)
+        self.forget(lane)
 
-    def _forget(self, lane: Lane | KeyedLane) -> bool:
+    def forget(self, lane: Lane | KeyedLane) -> bool:
         """Forget the lane if it has neither routes nor events, and return whether it has not."""
         if lane.users or not lane.is_idle:
             return False
@@ -175,9 +175,8 @@ class Room:
         self.used: int = 0
         #: The number of routes that use the lane.
         self.users: int = 0
-        #: Functions to call when there is room, in order. Each is called once, and returns False if it does not use the
-        #: room.
-        self.waiting: deque[Callable[[], bool]] = deque()
+        #: Functions to call when there is room, in order. Each is called once, and may leave the room unused.
+        self.waiting: deque[Callable[[], object]] = deque()
         #: Deliveries whose handlers in this lane are waiting, each paired with the lane that must continue first: the
         #: full lane that they emit into, or the lane of a delivery that they await.
         self.blocked_on: list[tuple[Delivery, Room]] = []
@@ -196,6 +195,10 @@ class Room:
     def hands(self) -> int:
         """The number of handlers that could make room."""
         return self.concurrency
+
+    def begins(self, event: Topical) -> bool:  # noqa: ARG002  # `KeyedLane` looks up its key
+        """Return whether an idle key would begin with ``event`` at once, which `hands` does not count yet."""
+        return False
 
     def holds(self, delivery: Delivery) -> bool:
         """Return whether a handler of this lane is passing ``delivery`` on, so that it already has a place here."""
@@ -219,13 +222,12 @@ class Room:
             self.notify()
 
     def notify(self) -> None:
-        """Give the free place, if there is one, to the first waiter that still needs it."""
+        """Give the free places to the first waiters that still need them."""
         while self.waiting and self.used < self.limit:
-            if self.waiting.popleft()():
-                return
+            self.waiting.popleft()()
 
-    def when_free(self, call: Callable[[], bool]) -> None:
-        """Call ``call`` once when there is room. If it returns False, the next in line gets its turn."""
+    def when_free(self, call: Callable[[], object]) -> None:
+        """Call ``call`` once when there is room. If it does not use the room, the next in line gets its turn."""
         self.waiting.append(call)
 
     async def wait(self, delivery: Delivery) -> None:
@@ -300,14 +302,12 @@ class _Waiter:
         if self._turn is not None and not self._turn.done():
             self._turn.set_result(None)
 
-    def __call__(self) -> bool:
-        """Reserve a place for the emitter. Return False if it was cancelled and does not need it."""
-        if self._turn is None or self._turn.cancelled():
-            return False
-        self.has_room = True
-        self._room.used += 1
-        self.check()
-        return True
+    def __call__(self) -> None:
+        """Reserve a place for the emitter, unless it was cancelled and does not need it."""
+        if self._turn is not None and not self._turn.cancelled():
+            self.has_room = True
+            self._room.used += 1
+            self.check()
 
 
 class Lane(Room):
@@ -492,7 +492,7 @@ class Lane(Room):
     def check_call(self, event: Topical, route: _HasLane) -> None:
         """Raise LifecycleError if the handler in the current task would wait for itself by calling ``route``."""
         waiting, wanted = self._waiting(), route.lane
-        if waiting is None or not isinstance(wanted, Room):
+        if waiting is None or not isinstance(wanted, Room) or wanted.begins(event):
             return
         with self._blocked(waiting, wanted, is_behind=wanted is self.room and self.serves(event)) as is_stuck:
             if is_stuck:
@@ -666,6 +666,15 @@ class KeyedLane(Room):
         if self.is_full and not replaces:
             raise LaneFull(self.refusal(delivery))
         self._put(delivery, key)
+
+    def begins(self, event: Topical) -> bool:
+        """Return whether an idle key would begin with ``event`` at once, or the event would fail for its key."""
+        if self.is_full or self._working >= self.concurrency:
+            return False
+        try:
+            return self.key_of(event) not in self._keys
+        except Exception:  # noqa: BLE001  # the delivery of the event reports it
+            return True
 
     def key_of(self, event: Topical) -> Hashable:
         """Return the key of an event. An error raised by the key function propagates."""

@@ -253,6 +253,11 @@ class Route:
         if self.lane is not None:
             self._lanes.leave(self.lane)
 
+    def forget_lane(self) -> None:
+        """Forget the lane of a removed route, unless another route uses it."""
+        if self.lane is not None:
+            self._lanes.forget(self.lane)
+
     def info(self) -> RouteInfo:
         """Return the settings and counts of the route."""
         from lifecycle.control.records import RouteInfo
@@ -284,7 +289,8 @@ class Fallback(Route):
 
     def take(self, delivery: Delivery, _passed: NotHandled | None = None) -> Coroutine[Any, Any, None] | None:
         """Count the event as unrouted, and put it into the lane. It is passed on to no route."""
-        delivery.match = None
+        # A receiver of a hook may have registered this fallback while the event was on its way.
+        delivery.match, delivery.route = None, self
         self.counts.unroute(delivery)
         return (self.lane or self._open_lane()).take(delivery, self.busy)
 
@@ -494,6 +500,7 @@ class Routes:
                 unfinished.append(route)
             else:
                 self._counts.take_over(route)
+                route.forget_lane()
         self._leaving = unfinished
 
     def count(self, what: str) -> int:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import traceback
+import tracemalloc
 import weakref
 from typing import Any
 
 import pytest
 
 from lifecycle.control import Delivery, Event, NotHandled, Router, delivery
+from lifecycle.errors import LifecycleError
 from lifecycle.testing import Clock, Recorder, running
 
 
@@ -213,3 +215,75 @@ async def test_the_handler_of_a_repeated_event_sees_the_attempt(clock: Clock) ->
             assert sent.attempt == attempt
         await clock.advance(2)
     assert seen == [3, 4]
+
+
+def passing(router: Router, pattern: str, lane: str) -> None:
+    @router.on(pattern, lane=lane)
+    async def pass_on(_event: Event) -> None:
+        await asyncio.sleep(1)
+        raise NotHandled("not mine")
+
+
+async def test_awaiting_an_event_that_is_passed_on_into_the_lane_of_the_waiting_handler_is_refused(
+    clock: Clock,
+) -> None:
+    router = Router()
+    passing(router, "b/1", lane="other")
+    recorder = Recorder()
+    router.handle("b/*", recorder, lane="own")
+
+    @router.on("a", lane="own")
+    async def wait(_event: Event) -> None:
+        await (await router.emit(Event("b/1")))
+
+    async with running(router):
+        with pytest.raises(LifecycleError, match="lane 'own' can handle it only after"):
+            async with asyncio.timeout(60):
+                await (await router.emit(Event("a")))
+        assert clock.time() == 1
+    assert recorder.topics == ["b/1"]
+
+
+async def test_awaiting_an_event_does_not_block_the_lane_that_it_has_left(clock: Clock) -> None:
+    router = Router()
+    passing(router, "b/1", lane="left")
+    router.handle("b/*", slow, lane="entered")
+
+    @router.on("a/*", lane="own")
+    async def wait(event: Event) -> None:
+        if event.topic == "a/1":
+            await (await router.emit(Event("b/1")))
+
+    @router.on("c", lane="left")
+    async def call(_event: Event) -> None:
+        await (await router.emit(Event("a/2")))
+
+    async with running(router):
+        first = await router.emit(Event("a/1"))
+        await asyncio.sleep(1.5)
+        second = await router.emit(Event("c"))
+        await first
+        await second
+        assert clock.time() == 2
+
+
+async def test_lanes_of_removed_routes_are_released(clock: Clock) -> None:
+    router = Router()
+    tracemalloc.start()
+    try:
+        async with running(router):
+            for rounds in (100, 2000):
+                before = tracemalloc.get_traced_memory()[0]
+                for _ in range(rounds):
+                    router.handle("a", slow, replace=True)
+                    sent = await router.emit(Event("a"))
+                    await sent
+                    router.handle("b", slow, replace=True)
+                    sent = await router.emit(Event("b"))
+                    router.remove("b")
+                    await sent
+                gc.collect()
+                grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown < 200_000, grown

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lifecycle.control import Debounce, Dropped, Event, LaneFull, NotHandled, Router
+from lifecycle.errors import LifecycleError
 from lifecycle.testing import running
 
 if TYPE_CHECKING:
@@ -316,3 +317,58 @@ def test_a_lane_function_that_cannot_return_a_key_is_refused(function: Any) -> N
     with pytest.raises(TypeError, match="lane="):
         router.handle("deploy", Deploys(), lane=function)
     assert router.routes() == []
+
+
+async def test_an_event_whose_key_fails_leaves_its_place_to_the_next_in_line(clock: Clock) -> None:
+    router, deploys = Router(buffer=0), Deploys()
+
+    def key(event: Event) -> str:
+        if event.data == "bad":
+            raise ValueError(event.data)
+        return "one"
+
+    router.handle("deploy", deploys, lane=key)
+    router.handle("merged", deploys, lane=key, debounce=0.1)
+    async with running(router):
+        await router.emit(Event("deploy", "a1"))
+        refused = await router.emit(Event("merged", "bad"))
+        await clock.advance(0.5)
+        async with asyncio.timeout(60):
+            await (await router.emit(Event("deploy", "a2")))
+        with pytest.raises(ValueError, match="bad"):
+            await refused
+    assert deploys.ended == ["a1", "a2"]
+
+
+async def test_a_handler_can_call_the_handler_of_an_idle_key(clock: Clock) -> None:
+    router = Router()
+
+    @router.on("deploy/{kind}", lane=lambda event: event.data, concurrency=2)
+    async def deploy(event: Event, kind: str) -> Any:
+        await asyncio.sleep(1)
+        if kind == "direct":
+            return await router.call(Event("deploy/last", event.data + 1))
+        return await router.call(Event("other", event.data + 1)) if kind == "through" else event.data
+
+    @router.on("other")
+    async def other(event: Event) -> Any:
+        return await router.call(Event("deploy/last", event.data + 1))
+
+    async with running(router):
+        assert await router.call(Event("deploy/direct", 1)) == 2
+        assert await router.call(Event("deploy/through", 1)) == 3
+        with pytest.raises(LifecycleError, match="only after"):
+            await asyncio.gather(*(router.call(Event("deploy/direct", each)) for each in (1, 2)))
+
+
+async def test_a_call_whose_key_fails_counts_as_failed(clock: Clock) -> None:
+    router = Router()
+
+    @router.on("deploy", lane=lambda event: event.data["key"], concurrency=2)
+    async def deploy(_event: Event) -> None:
+        with pytest.raises(KeyError):
+            await router.call(Event("deploy", {}))
+
+    async with running(router):
+        await router.call(Event("deploy", {"key": 1}))
+    assert (router.state().routed, router.state().handled, router.state().failed) == (2, 1, 1)

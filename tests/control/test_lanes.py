@@ -1161,3 +1161,19 @@ async def test_a_handler_may_remove_itself_and_add_another(clock: Clock, recorde
         for _ in range(3):
             await (await router.emit(Event("a")))
     assert len(recorder.events) == 2
+
+
+async def test_a_fallback_that_a_receiver_registers_gets_the_event(clock: Clock) -> None:
+    router, recorder = Router(), Recorder()
+
+    @hooks.delivery_accepted.connect
+    def register(_sender: Any, **_: Any) -> None:
+        router.fallback(recorder)
+
+    try:
+        async with running(router):
+            async with asyncio.timeout(60):
+                await (await router.emit(Event("a")))
+    finally:
+        hooks.delivery_accepted.disconnect(register)
+    assert recorder.topics == ["a"]
