@@ -14,13 +14,23 @@ import os
 import sys
 import traceback
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lifecycle import hooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from types import FrameType
+    from typing import Protocol
+
+    class _Process(Protocol):
+        """The part of `SignalRegistry` that a forced exit uses."""
+
+        @property
+        def terminal(self) -> Terminal: ...
+
+        def end_process(self, status: int) -> None: ...
+
 
 __all__ = [
     "Alarm",
@@ -39,15 +49,6 @@ __all__ = [
 _GRACE = 0.25
 
 _STATUS = 1
-
-
-class _Process(Protocol):
-    """The part of `SignalRegistry` that a forced exit uses."""
-
-    @property
-    def terminal(self) -> Terminal: ...
-
-    def end_process(self, status: int) -> None: ...
 
 
 def force_exit(process: _Process, sender: object, reason: str) -> None:

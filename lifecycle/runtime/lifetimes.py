@@ -13,7 +13,7 @@ import logging
 import signal
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from lifecycle import hooks
 from lifecycle._async import check_callable, shield, start_task
@@ -40,11 +40,22 @@ from lifecycle.runtime.signals import signal_registry
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterator
     from contextlib import AbstractContextManager
+    from typing import Protocol
 
     from lifecycle.runtime.health import Health
     from lifecycle.runtime.parts import AnyHook, RouterLike
     from lifecycle.runtime.records import LifetimeState
     from lifecycle.runtime.settings import Settings
+
+    class _Notifier(Protocol):
+        """The part of a service manager's notifier that a lifetime uses."""
+
+        def ready(self) -> None: ...
+
+        def reloading(self) -> AbstractContextManager[None]: ...
+
+        def stopping(self, reason: Reason) -> None: ...
+
 
 __all__ = [
     "Host",
@@ -64,16 +75,6 @@ _log = logging.getLogger("lifecycle.runtime")
 
 #: The topics whose routes determine the effect of a signal.
 _SIGNALS: Final = ("signal/interrupt", "signal/hangup", InterruptEvent.topic, ClearLineEvent.topic)
-
-
-class _Notifier(Protocol):
-    """The part of a service manager's notifier that a lifetime uses."""
-
-    def ready(self) -> None: ...
-
-    def reloading(self) -> AbstractContextManager[None]: ...
-
-    def stopping(self, reason: Reason) -> None: ...
 
 
 class Host:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from lifecycle._async import is_async, start_task, was_cancelled
 from lifecycle._owners import current_owner
@@ -16,45 +16,43 @@ from lifecycle.runtime.signals import signal_registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from typing import Protocol
 
     from lifecycle._owners import Part
     from lifecycle.runtime.lifetimes import Lifetime
 
+    class _Runs(Protocol):
+        async def run(self) -> object: ...
+
+    class _Works(Protocol):
+        async def start(self) -> object: ...
+
+        async def stop(self) -> object: ...
+
+        async def wait(self) -> Any: ...
+
+    class _Serves(Protocol):
+        """A server with the interface of ``uvicorn.Server``."""
+
+        started: bool
+        should_exit: bool
+
+        async def serve(self) -> object: ...
+
+    class _SetsUp(Protocol):
+        """A server with the interface of ``aiohttp.web.AppRunner``."""
+
+        @property
+        def sites(self) -> Any: ...
+
+        async def setup(self) -> object: ...
+
+        async def cleanup(self) -> object: ...
+
+
 __all__ = ["AnyMain", "Main", "as_main"]
 
 _log = logging.getLogger("lifecycle.runtime")
-
-
-class _Runs(Protocol):
-    async def run(self) -> object: ...
-
-
-class _Works(Protocol):
-    async def start(self) -> object: ...
-
-    async def stop(self) -> object: ...
-
-    async def wait(self) -> Any: ...
-
-
-class _Serves(Protocol):
-    """A server with the interface of ``uvicorn.Server``."""
-
-    started: bool
-    should_exit: bool
-
-    async def serve(self) -> object: ...
-
-
-class _SetsUp(Protocol):
-    """A server with the interface of ``aiohttp.web.AppRunner``."""
-
-    @property
-    def sites(self) -> Any: ...
-
-    async def setup(self) -> object: ...
-
-    async def cleanup(self) -> object: ...
 
 
 #: The types that `run` accepts. It checks them again at run time, because not every program uses a type checker.

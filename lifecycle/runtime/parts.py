@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from lifecycle import hooks
 from lifecycle._async import call_anywhere, start_task, was_cancelled
@@ -19,9 +18,61 @@ from lifecycle._util import name_of
 from lifecycle.errors import Interrupted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import Protocol
 
     from lifecycle.events import Topical
+
+    class _Home(Protocol):
+        """The lifetime, as far as its parts need to know it."""
+
+        @property
+        def stopping(self) -> bool: ...
+
+        def remove(self, part: OwnedPart) -> None: ...
+
+        def routes_changed(self) -> None: ...
+
+        def worker_failed(self, worker: Any, error: BaseException) -> None: ...
+
+    class RouterLike(Protocol):
+        """The part of a router that the runtime uses."""
+
+        def stop(self) -> None:
+            """Ask the router to drain, and then to stop."""
+            ...
+
+        def explain(self, topic: str) -> Sequence[Any]:
+            """Return the routes for ``topic``. Each has a ``pattern``, and ``also`` is true if it takes no events."""
+            ...
+
+        def emit_nowait(self, event: Topical) -> object:
+            """Send ``event``."""
+            ...
+
+        def state(self) -> Any:
+            """The router's state, which is ``running`` once all sources have started."""
+            ...
+
+    class Stoppable(Protocol):
+        """The part of a worker that the shutdown uses."""
+
+        @property
+        def name(self) -> str:
+            """The name for messages."""
+            ...
+
+        async def stop(self, timeout: float | None = None) -> None:
+            """Stop the worker, and wait until it has ended. If calls overlap, the shortest timeout applies."""
+            ...
+
+    class _Runnable(Protocol):
+        """An object with an async or plain ``run`` method that cleans up."""
+
+        def run(self) -> object:
+            """Clean up."""
+            ...
+
 
 __all__ = [
     "AnyHook",
@@ -29,11 +80,9 @@ __all__ = [
     "Delay",
     "FlushHook",
     "OwnedPart",
-    "RouterLike",
     "RouterPart",
     "ShutdownHook",
     "Stage",
-    "Stoppable",
     "TaskPart",
     "WorkerPart",
     "has_route_for",
@@ -60,19 +109,6 @@ class Stage(Enum):
     FLUSH = auto()
     #: There is nothing to stop.
     NEVER = auto()
-
-
-class _Home(Protocol):
-    """The lifetime, as far as its parts need to know it."""
-
-    @property
-    def stopping(self) -> bool: ...
-
-    def remove(self, part: OwnedPart) -> None: ...
-
-    def routes_changed(self) -> None: ...
-
-    def worker_failed(self, worker: Any, error: BaseException) -> None: ...
 
 
 class OwnedPart(Part):
@@ -115,26 +151,6 @@ class Delay(OwnedPart):
 
 
 # -- routers ----------------------------------------------------------------------------------------------------------
-
-
-class RouterLike(Protocol):
-    """The part of a router that the runtime uses."""
-
-    def stop(self) -> None:
-        """Ask the router to drain, and then to stop."""
-        ...
-
-    def explain(self, topic: str) -> Sequence[Any]:
-        """Return the routes for ``topic``. Each has a ``pattern``, and ``also`` is true if it takes no events."""
-        ...
-
-    def emit_nowait(self, event: Topical) -> object:
-        """Send ``event``."""
-        ...
-
-    def state(self) -> Any:
-        """The router's state, which is ``running`` once all sources have started."""
-        ...
 
 
 def has_route_for(router: RouterLike, topic: str) -> bool:
@@ -194,19 +210,6 @@ _FINAL = frozenset({"stopped", "finished", "failed", "killed"})
 
 #: The time limit, in seconds, for a killed worker to exit.
 _KILL_GRACE = 2.0
-
-
-class Stoppable(Protocol):
-    """The part of a worker that the shutdown uses."""
-
-    @property
-    def name(self) -> str:
-        """The name for messages."""
-        ...
-
-    async def stop(self, timeout: float | None = None) -> None:
-        """Stop the worker, and wait until it has ended. If calls overlap, the shortest timeout applies."""
-        ...
 
 
 class WorkerPart(OwnedPart):
@@ -318,16 +321,8 @@ class TaskPart(OwnedPart):
 # -- shutdown hooks ---------------------------------------------------------------------------------------------------
 
 
-class _Runnable(Protocol):
-    """An object with an async or plain ``run`` method that cleans up."""
-
-    def run(self) -> object:
-        """Clean up."""
-        ...
-
-
 #: A shutdown hook: an async or plain function without arguments, or an object whose ``run`` method is such a function.
-AnyHook: TypeAlias = Callable[[], object] | _Runnable
+AnyHook: TypeAlias = "Callable[[], object] | _Runnable"
 
 
 class ShutdownHook(OwnedPart):
