@@ -316,7 +316,7 @@ class Lane(Room):
     If there is only one task, events are handled in order.
     """
 
-    __slots__ = ("_cancelled", "_turn", "queue", "room", "tasks")
+    __slots__ = ("_cancelled", "_passing", "_turn", "queue", "room", "tasks")
 
     def __init__(self, name: str, concurrency: int, limit: int, lanes: Lanes, turn: int = _TURN) -> None:
         super().__init__(name, concurrency, limit, lanes)
@@ -325,6 +325,8 @@ class Lane(Room):
         self.tasks: dict[asyncio.Task[None], Delivery | None] = {}
         # Lane tasks that were cancelled in favour of a newer event. Each one ends after its current event.
         self._cancelled: set[asyncio.Task[None]] = set()
+        # The route of each lane task whose handler is passing its event on. The delivery has the next route by then.
+        self._passing: dict[asyncio.Task[None], object] = {}
         #: Where the events of this lane are counted: here, or in the keyed lane that it belongs to.
         self.room: Room = self
         self._turn = turn
@@ -387,7 +389,7 @@ class Lane(Room):
         running = {
             each.id: task
             for task, each in self.tasks.items()
-            if each is not None and each.route is newer.route and task not in self._cancelled
+            if each is not None and self._passing.get(task, each.route) is newer.route and task not in self._cancelled
         }
         if running:
             task = running[min(running)]
@@ -460,7 +462,11 @@ class Lane(Room):
         if isinstance(error, GeneratorExit):  # the loop was closed
             return False
         if isinstance(error, NotHandled) and not isinstance(error, Dropped):
-            await delivery.pass_on(error)
+            self._passing[task] = delivery.route
+            try:
+                await delivery.pass_on(error)
+            finally:
+                del self._passing[task]
         else:
             delivery.finish(error=error)
         return isinstance(error, Exception | asyncio.CancelledError)

@@ -1177,3 +1177,26 @@ async def test_a_fallback_that_a_receiver_registers_gets_the_event(clock: Clock)
     finally:
         hooks.delivery_accepted.disconnect(register)
     assert recorder.topics == ["a"]
+
+
+async def test_a_newer_event_restarts_a_handler_that_waits_to_pass_its_event_on(clock: Clock) -> None:
+    router, seen = Router(buffer=0), []
+
+    @router.on("a", busy="restart")
+    async def pass_first(event: Event) -> None:
+        seen.append(event.data)
+        if event.data == 1:
+            raise NotHandled("not mine")
+
+    @router.fallback
+    async def busy(_event: Event) -> None:
+        await asyncio.sleep(10)
+
+    async with running(router):
+        await router.emit(Event("b"))
+        first = await router.emit(Event("a", 1))
+        await clock.advance(1)
+        await (await router.emit(Event("a", 2)))
+        assert (seen, clock.time()) == ([1, 2], 1)
+        with pytest.raises(Dropped, match="cancelled while it passed the event on"):
+            await first
