@@ -445,6 +445,7 @@ class Lane(Room):
                 finally:
                     room.used -= 1
                     if room.waiting:
+                        tasks[task] = None  # a waiting burst must not find its lane busy with this event
                         room.notify()
                 if cancelled and task in cancelled:
                     break
@@ -665,7 +666,7 @@ class KeyedLane(Room):
             return
         (key,) = keys
         lane = self._keys.get(key)
-        if busy is Busy.DROP and lane is not None:
+        if busy is Busy.DROP and lane is not None and (lane.queue or lane.handling()):
             delivery.drop(f"the lane already has an event with the key {key!r:.80}")
             return
         replaces = busy is Busy.RESTART and lane is not None and lane.supersede(delivery)

@@ -372,3 +372,16 @@ async def test_a_call_whose_key_fails_counts_as_failed(clock: Clock) -> None:
     async with running(router):
         await router.call(Event("deploy", {"key": 1}))
     assert (router.state().routed, router.state().handled, router.state().failed) == (2, 1, 1)
+
+
+async def test_a_burst_that_waits_for_room_is_not_dropped_for_the_event_that_makes_room(clock: Clock) -> None:
+    router, deploys = Router(buffer=0), Deploys()
+    router.handle("deploy", deploys, lane=repository)
+    router.handle("merged", deploys, lane=repository, debounce=0.1, busy="drop")
+    async with running(router):
+        await router.emit(Event("deploy", "a1"))
+        waiting = asyncio.create_task(router.emit(Event("deploy", "b1")))
+        merged = await router.emit(Event("merged", "b2"))
+        await (await waiting)
+        await merged
+    assert deploys.ended == ["a1", "b1", "b2"]
