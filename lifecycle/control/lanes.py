@@ -318,6 +318,8 @@ class Lane(Room):
 
     __slots__ = ("_cancelled", "_passing", "_turn", "queue", "room", "tasks")
 
+    used: int
+
     def __init__(self, name: str, concurrency: int, limit: int, lanes: Lanes, turn: int = _TURN) -> None:
         super().__init__(name, concurrency, limit, lanes)
         self.queue: deque[Delivery] = deque()
@@ -569,6 +571,8 @@ class _KeyLane(Lane):
 
     __slots__ = ("_key", "_keyed")
 
+    room: Room
+
     def __init__(self, keyed: KeyedLane, key: Hashable, lanes: Lanes) -> None:
         super().__init__(keyed.name, 1, keyed.limit, lanes, turn=1)
         # The events of all keys are counted together.
@@ -606,6 +610,8 @@ class KeyedLane(Room):
     """
 
     __slots__ = ("_function", "_keys", "_turns", "_working")
+
+    used: int
 
     def __init__(self, name: str, concurrency: int, limit: int, lanes: Lanes, key: LaneKey) -> None:
         super().__init__(name, concurrency, limit, lanes)

@@ -35,6 +35,9 @@ class Observer(Route):
 
     __slots__ = ()
 
+    text: str
+    routed: int
+
     def rename(self, taken: set[str]) -> None:
         """Take a name that differs from those in ``taken``, such as ``a/* (observed by audit)``."""
         base = f"{self.pattern.text} (observed by {name_of(self.handler).rpartition('.')[2]}"

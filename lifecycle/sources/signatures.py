@@ -193,7 +193,7 @@ class Hmac(_Scheme):
             raise ValueError(
                 f"prefix={prefix!r} begins with a space or contains control characters; it cannot be sent in a header"
             )
-        self.credential_header = header.lower()
+        self.credential_header: str = header.lower()
         self._header, self._algorithm, self._encoding, self._prefix = header, algorithm, encoding, prefix
 
     def _read(self, headers: Mapping[str, str]) -> _Sent:
