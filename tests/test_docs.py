@@ -963,7 +963,7 @@ INTERNAL = {
     " lost_error mark_healthy mark_pending mark_unhealthy request_stop",
     "PostgresStore": "holds_flows",
     "PromptSource": "is_terminal use_commands",
-    "Route": "busy call concurrency counts current debouncer has_events holds included is_full lane middleware open"
+    "Route": "busy call concurrency counts current debouncer forget_lane has_events holds included is_full lane middleware open"
     " origin prepare removed successor take",
     "Subscription": "offer",
     "Run": "abandon adopt be_followed close given given_back interrupted parked proceed refused use wait_at_rest"
