@@ -1,4 +1,4 @@
-"""Two custom sources: an async generator, and an object that keeps a resource open.
+"""Two custom sources: an async generator, and a `Source` that keeps a resource open.
 
 Try it: ``python examples/custom_source.py ls -l``. Each line that the command prints is an event. If its handler
 rejects a line, the source prints the error: awaiting the `Delivery` returns the handler's result or raises its error.
@@ -13,6 +13,7 @@ from typing import Self
 
 from lifecycle import Event, Router, run, shutdown
 from lifecycle.control import Emit
+from lifecycle.sources import Source
 
 
 async def countdown() -> AsyncIterator[Event]:
@@ -21,7 +22,7 @@ async def countdown() -> AsyncIterator[Event]:
         yield Event("countdown", number)
 
 
-class CommandOutput:
+class CommandOutput(Source):
     """The output lines of a command.
 
     If the command cannot be started, `run` raises `SourceFailed` with the source's name.

@@ -163,7 +163,9 @@ delivery_ended: Hook = Hook(
     "An event has its result (``delivery.error``). This is the last announcement for the delivery. Merged events have "
     "a single announcement. ``delivery``.",
 )
-source_failed: Hook = Hook("source_failed", "A source raised. ``source``, ``error``, ``restart_in`` (seconds or None).")
+source_failed: Hook = Hook(
+    "source_failed", "A source raised. ``source``, ``name``, ``error``, ``restart_in`` (seconds or None)."
+)
 webhook_refused: Hook = Hook(
     "webhook_refused",
     "A `WebhookSource` has refused a request. The sender is the source. ``status`` (of the response), ``reason``.",

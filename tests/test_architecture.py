@@ -240,6 +240,7 @@ def test_stubs_and_lazy_packages_export_the_same_names(stub: Path) -> None:
         "lifecycle.backoff",
         "lifecycle.errors",
         "lifecycle.events",
+        "lifecycle.events.sources",
     }
 
 

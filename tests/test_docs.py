@@ -948,7 +948,7 @@ INTERNAL = {
     "Failure": "decode encode",
     "FakeSignals": "can_take check_every deliver end_process handles_sigterm has_source has_terminal is_ignored retake"
     " send_sigterm take",
-    "InputSource": "is_terminal take use_commands",
+    "InputSource": "is_terminal take",
     "Job": "claimed row see",
     "Lifetime": "all_failures all_routers as_current begin begin_for_signal call_soon captor conclude in_loop lifetime"
     " next_step own own_component own_delay own_flush own_router own_worker remove routers_for routes_changed"
@@ -962,13 +962,14 @@ INTERNAL = {
     "PoolWorker": "cancel_timers check_in check_out dump_stacks end_error healthy is_up kill_orphaned lost_during"
     " lost_error mark_healthy mark_pending mark_unhealthy request_stop",
     "PostgresStore": "holds_flows",
-    "PromptSource": "is_terminal use_commands",
-    "Route": "busy call concurrency counts current debouncer forget_lane has_events holds included is_full lane middleware open"
-    " origin prepare removed successor take",
+    "PromptSource": "is_terminal",
+    "Route": "busy call concurrency counts current debouncer forget_lane has_events holds included is_full lane"
+    " middleware open origin prepare removed successor take",
     "Subscription": "offer",
     "Run": "abandon adopt be_followed close given given_back interrupted parked proceed refused use wait_at_rest"
     " wait_over wait_restarted wake",
     "SignalSource": "close",
+    "Source": "gate",
     "Task": "copy function kind priority retry",
     "Workflow": "bind call check fn name pattern signature",
     "VirtualLoop": "run_in_executor shutdown_default_executor",

@@ -30,6 +30,7 @@ from lifecycle.bridges.subjects import as_subject
 from lifecycle.control.router import add_relay
 from lifecycle.errors import BridgeError, NotHandled
 from lifecycle.events import HealthEvent
+from lifecycle.events.sources import Source
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
@@ -80,7 +81,7 @@ class BridgeState:
     duplicates: int
 
 
-class NatsBridge:
+class NatsBridge(Source):
     """Shares events with other machines through a NATS JetStream stream. Add a bridge to a router with ``add_source``.
 
     Events that match ``subscribe`` arrive from the bus as `BusEvent`. Each event is delivered to one member of
@@ -131,7 +132,7 @@ class NatsBridge:
         backoff: Backoff = _BACKOFF,
         sync: bool | None = None,
     ) -> None:
-        self.name = group
+        self.name: str = group
         self._server = NatsServer.of(url)
         self._settings = Settings(
             stream=stream,

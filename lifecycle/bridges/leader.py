@@ -22,6 +22,7 @@ from lifecycle.bridges.events import LeaderEvent
 from lifecycle.bridges.lease import BUCKET, OPERATION, Holder, Lease, ensure_bucket, read_holder, unanswered
 from lifecycle.bridges.subjects import as_token
 from lifecycle.errors import BridgeError, NotLeader
+from lifecycle.events.sources import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +61,7 @@ class LeaderState:
     holder: str
 
 
-class Leader:
+class Leader(Source):
     """Elects one of the processes that have a `Leader` with the same name. Add it to a router with ``add_source``.
 
     A `Leader` emits ``leader/<name>/gained`` when this process becomes the leader, and ``leader/<name>/lost`` when it
@@ -87,7 +88,7 @@ class Leader:
     def __init__(self, name: str, url: str | NatsServer, *, lease: Duration = 15.0) -> None:
         if not name or "/" in name or len(as_token(name)) > _LONGEST:
             raise ValueError(f"a leader's name must be a short topic segment without a slash, got {name[:40]!r}")
-        self.name = name
+        self.name: str = name
         self._server = NatsServer.of(url)
         self._seconds = in_seconds("lease", lease, least=1, finite=True)
         self._elector: Elector | None = None
@@ -219,12 +220,6 @@ class Leader:
         self._turned(0, "this process stops")
         self._closing = True
         self._stirred.set()
-
-    async def settle(self) -> None:
-        """Do nothing.
-
-        This method exists so that the router waits for all deliveries to finish before it exits the source.
-        """
 
     async def _tell(self, emit: Emit, closed: asyncio.Task[object]) -> None:
         assert self._keeper is not None

@@ -30,7 +30,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         ".records": "LaneInfo RouteInfo RouterState SourceInfo",
         ".router": "Router",
         ".routes": "Route",
-        ".source_runner": "Emit Source SourceObject",
+        ".source_runner": "Emit SourceLike SourceObject",
         ".types": "AsyncHandler Handler Middleware RouteHandler Wrapper",
     },
 )

@@ -21,7 +21,7 @@ from lifecycle.control.records import SourceInfo as SourceInfo
 from lifecycle.control.router import Router as Router
 from lifecycle.control.routes import Route as Route
 from lifecycle.control.source_runner import Emit as Emit
-from lifecycle.control.source_runner import Source as Source
+from lifecycle.control.source_runner import SourceLike as SourceLike
 from lifecycle.control.source_runner import SourceObject as SourceObject
 from lifecycle.control.types import AsyncHandler as AsyncHandler
 from lifecycle.control.types import Handler as Handler

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from lifecycle._durations import Duration
     from lifecycle.control.records import LaneInfo, RouteInfo, RouterState, SourceInfo
-    from lifecycle.control.source_runner import RestartSource, Source
+    from lifecycle.control.source_runner import RestartSource, SourceLike
     from lifecycle.control.types import Middleware, RouteHandler
     from lifecycle.events import Topical
 
@@ -412,14 +412,14 @@ class Router:
         return Subscription(self._routes, as_pattern(pattern), maxsize)
 
     def add_source(
-        self, source: Source, *, restart: RestartSource = "on_failure", backoff: Backoff | None = None
+        self, source: SourceLike, *, restart: RestartSource = "on_failure", backoff: Backoff | None = None
     ) -> None:
         """Add a source, which sends events to this router while the router is running.
 
         Args:
-            source: An async iterable of events, a function that returns one, or an object with ``async def run(emit)``.
-                If the source is also an async context manager, it is entered first. If entering it fails, `run` raises
-                `SourceFailed`.
+            source: A `Source`, an async iterable of events, a function that returns one, or an object with ``async def
+                run(emit)``. If the source is also an async context manager, it is entered first. If entering it fails,
+                `run` raises `SourceFailed`.
             restart: ``"on_failure"`` restarts a source that fails after it has started, and ``"never"`` does not. Each
                 failure is logged.
             backoff: Delays between restarts.
@@ -429,15 +429,12 @@ class Router:
             ValueError: if ``restart`` is unknown, or the source has already been added.
         """
         runner = SourceRunner(source, restart, backoff or Backoff(), router=self, emit=self._accept, lanes=self._lanes)
-        if any(each.source is source for each in self._lifespan.sources):
+        if any(each.given is source for each in self._lifespan.sources):
             raise ValueError(f"{source!r} is already a source of router {self.name!r}; add it once")
-        for method, argument in (("use_commands", self.commands), ("use_router", self)):
-            use = getattr(source, method, None)
-            if use is not None:
-                use(argument)
+        runner.source.use_router(self)
         self._lifespan.add(runner)
 
-    def remove_source(self, source: Source) -> None:
+    def remove_source(self, source: SourceLike) -> None:
         """Remove a source and cancel it.
 
         Raises:
@@ -448,16 +445,16 @@ class Router:
     def hold_source(self, name: str) -> None:
         """Hold the sources named ``name``: the router accepts no events from them until `release_source` is called.
 
-        A source with plain (not async) ``hold`` and ``release`` methods does this itself. For example, a held
-        `WebhookSource` responds with 503. Any other source waits when it emits its next event. When the router stops,
-        it releases its sources. Holding a source that is already held does nothing. A source that is also suspended,
-        for example by a `SuspendHandler`, continues once it is both released and resumed.
+        A held source waits when it emits its next event, unless it overrides `Source.pause_changed`. For example, a
+        held `WebhookSource` responds with 503. When the router stops, it releases its sources. Holding a source that is
+        already held does nothing. A source that is also suspended, for example by a `SuspendHandler`, continues once it
+        is both released and resumed.
 
         Raises:
             RouteNotFound: if no source has that name.
         """
         for source in self._sources_called(name):
-            source.hold()
+            source.source.hold()
 
     def release_source(self, name: str) -> None:
         """Release the sources named ``name``, so that the router accepts their events again.
@@ -468,7 +465,7 @@ class Router:
             RouteNotFound: if no source has that name.
         """
         for source in self._sources_called(name):
-            source.release()
+            source.source.release()
 
     def _sources_called(self, name: str) -> list[SourceRunner]:
         sources = [each for each in self._lifespan.sources if each.name == name]

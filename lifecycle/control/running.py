@@ -55,8 +55,8 @@ class Lifespan:
         # failed to start.
         self._ending: asyncio.Future[None] | None = None
         self._source_tasks: set[asyncio.Task[None]] = set()
-        # The sources to settle. This includes removed sources, whose events may still be in progress.
-        self._settling: set[SourceRunner] = set()
+        # The sources that were removed during this run. Their events may still be in progress.
+        self._removed: set[SourceRunner] = set()
         #: True once all sources have started, until the router begins to stop.
         self.is_up: bool = False
         self._changed = Condition()
@@ -118,8 +118,10 @@ class Lifespan:
     def remove(self, source: object) -> None:
         """Remove and cancel a source. The router awaits the source's task when it closes."""
         for runner in self.sources:
-            if runner.source is source:
+            if runner.given is source:
                 self.sources.remove(runner)
+                if self._ending is not None:
+                    self._removed.add(runner)
                 runner.cancel()
                 return
         raise RouteNotFound(f"{source!r} is not a source of router {self._router.name!r}")
@@ -143,8 +145,6 @@ class Lifespan:
             elif self._ending is not None and not self._ending.done():
                 self._ending.set_exception(failure)
 
-        if source.settles:
-            self._settling.add(source)
         # Run in the context of the router, because the source may have been added by a handler in another context.
         task = source.start(ready, self._lanes.context.copy())
         self._source_tasks.add(task)
@@ -226,9 +226,9 @@ class Lifespan:
             _log.log(level, "router %r %s: %s", self._router.name, how, "; ".join(what))
 
     async def _settle(self) -> None:
-        """Settle the sources that record the results of their events. By now, every delivery has ended."""
-        settling, self._settling = self._settling, set()
-        tasks = [start_task(source.settle()) for source in settling]
+        """Let the sources store the results of their events. By now, every delivery has ended."""
+        removed, self._removed = self._removed, set()
+        tasks = [start_task(source.settle()) for source in (*self.sources, *removed)]
         try:
             await _until(asyncio.get_running_loop().time() + _SETTLING, tasks)
         finally:

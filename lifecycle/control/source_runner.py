@@ -1,31 +1,33 @@
-"""Sources, and `SourceRunner`: the task that enters a source, emits its events, restarts it and exits it."""
+"""`SourceRunner`: the task that enters a source, emits its events, restarts it and exits it."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterable, Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing
-from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias, cast, runtime_checkable
 
 from lifecycle import hooks
-from lifecycle._async import start_task, was_cancelled
+from lifecycle._async import is_async, start_task, was_cancelled
 from lifecycle._util import error_text, name_of
 from lifecycle.control.deliveries import current
 from lifecycle.errors import SourceFailed
 from lifecycle.events.base import Topical
+from lifecycle.events.sources import Source
 
 if TYPE_CHECKING:
     from contextvars import Context
+    from types import TracebackType
 
     from lifecycle.backoff import Backoff
     from lifecycle.control.deliveries import Delivery
     from lifecycle.control.lanes import Lanes
     from lifecycle.control.records import SourceInfo
 
-__all__ = ["Emit", "RestartSource", "Source", "SourceObject", "SourceRunner", "source_name"]
+__all__ = ["STEPS", "Emit", "Phase", "RestartSource", "SourceLike", "SourceObject", "SourceRunner", "Step"]
 
 _log = logging.getLogger("lifecycle.control")
 
@@ -44,58 +46,78 @@ class Emit(Protocol):
         ...
 
 
+@runtime_checkable
 class SourceObject(Protocol):
-    """A source that pushes events. ``run`` emits events until it has no more or is cancelled.
+    """An object that emits events and is not a `Source`.
 
-    The router uses these optional methods:
-
-    - ``__aenter__`` and ``__aexit__``: the source is entered first. If ``__aenter__`` raises an error, the source has
-      failed to start.
-    - ``def close()`` is called when the router stops, so that ``run`` can emit its last events and return. Without
-      ``close``, the source is cancelled.
-    - ``async def settle()`` is awaited after the router has stopped and each `Delivery` has ended.
-    - ``def hold()`` and ``def release()`` are called by `Router.hold_source` and `Router.release_source`. Without them,
-      a held source waits when it emits its next event.
-    - ``def use_router(router)`` and ``def use_commands(commands)`` are called when the source is added.
+    If it is an async context manager, the router enters it first. Its ``name``, if it has one, is the source's name. To
+    use the other methods of `Source`, inherit from `Source`.
     """
 
     async def run(self, emit: Emit, /) -> None:
-        """Emit events with ``await emit(event)``."""
+        """Emit events with ``await emit(event)`` until there are no more, or until cancelled."""
         ...
 
 
-#: An iterable of events, an object with ``run``, or a function that returns an iterable. The function is called again
-#: when the source is restarted.
-Source: TypeAlias = AsyncIterable[Topical] | Callable[[], AsyncIterable[Topical]] | SourceObject
+#: A `Source`, an object with ``run``, an iterable of events, or a function that returns an iterable. The function is
+#: called again when the source is restarted.
+SourceLike: TypeAlias = Source | SourceObject | AsyncIterable[Topical] | Callable[[], AsyncIterable[Topical]]
 
 
-def source_name(source: object) -> str:
-    """Return the name of a source for messages."""
-    own = getattr(source, "name", None)
-    return own if isinstance(own, str) else name_of(source)
+class Phase(StrEnum):
+    """A step in the life of a `SourceRunner`."""
+
+    STOPPED = "stopped"
+    #: It enters the source for the first time since the router has started.
+    STARTING = "starting"
+    RUNNING = "running"
+    #: The source has failed. It has no events, so it can stop immediately.
+    WAITING = "waiting"
+    #: It enters the source again.
+    RESTARTING = "restarting"
+
+
+class Step(StrEnum):
+    """An input that changes the `Phase` of a runner."""
+
+    ENTERED = "entered"
+    FAILED = "failed"
+    DUE = "due"
+    ENDED = "ended"
+
+
+#: The next `Phase`, by the current one and the step. Each run begins with `Phase.STARTING`.
+STEPS: Final[dict[Phase, dict[Step, Phase]]] = {
+    Phase.STOPPED: {},
+    Phase.STARTING: {Step.ENTERED: Phase.RUNNING, Step.ENDED: Phase.STOPPED},
+    Phase.RUNNING: {Step.FAILED: Phase.WAITING, Step.ENDED: Phase.STOPPED},
+    Phase.WAITING: {Step.DUE: Phase.RESTARTING, Step.ENDED: Phase.STOPPED},
+    Phase.RESTARTING: {Step.ENTERED: Phase.RUNNING, Step.FAILED: Phase.WAITING, Step.ENDED: Phase.STOPPED},
+}
 
 
 class SourceRunner:
     """Keeps one source running while its router runs.
 
     Raises:
-        TypeError: if ``source`` is not a source.
+        TypeError: if ``given`` is not a source.
         ValueError: if ``restart`` is unknown.
     """
 
     def __init__(
-        self, source: Source, restart: RestartSource, backoff: Backoff, *, router: object, emit: Emit, lanes: Lanes
+        self, given: SourceLike, restart: RestartSource, backoff: Backoff, *, router: object, emit: Emit, lanes: Lanes
     ) -> None:
-        _check(source)
         if restart not in ("on_failure", "on-failure", "never"):
             raise ValueError(f"restart={restart!r} is unknown; use 'on_failure' or 'never'")
-        self.source = source
-        self.name: str = source_name(source)
+        #: The source as it was passed to the router.
+        self.given: SourceLike = given
+        self.source: Source = _as_source(given)
+        self.name: str = self.source.name or name_of(self.source)
         self._router = router
         self._emit = emit
         self._lanes = lanes
         # An async generator that has failed is exhausted, so it cannot be restarted.
-        self._is_final = restart == "never" or inspect.isasyncgen(source)
+        self._is_final = restart == "never" or inspect.isasyncgen(given)
         self._backoff = backoff
         self._failures = 0
         self._error: str | None = None
@@ -103,14 +125,10 @@ class SourceRunner:
         self._recent: list[float] = []
         # The number of failures since the last healthy period.
         self._row = 0
-        # True while the source is waiting to be restarted. It has no events at that time, so it can stop immediately.
-        self._is_waiting = False
+        self._phase = Phase.STOPPED
         self._task: asyncio.Task[None] | None = None
-        # The context of a source with a ``settle`` method. We exit it once all of the source's deliveries have ended.
+        # The context of a source that returned while the router drains. We exit it once all deliveries have ended.
         self._entered = AsyncExitStack()
-        # While the source is held, emitting waits for this `asyncio.Event`, which is set when the source is released.
-        self._gate: asyncio.Event | None = None
-        self.held: bool = False
 
     @property
     def running(self) -> bool:
@@ -121,56 +139,30 @@ class SourceRunner:
         """Return the state of the source."""
         from lifecycle.control.records import SourceInfo
 
-        return SourceInfo(self.name, self.running, self.held, self._failures, self._error)
-
-    # -- holding ---------------------------------------------------------------------------------------------------
-
-    def hold(self) -> None:
-        """Accept no events until `release` is called.
-
-        A source with the methods ``hold`` and ``release`` does this itself. Any other source waits when it emits its
-        next event. This is independent of ``suspend``, which a `SuspendHandler` calls.
-        """
-        if self.held:
-            return
-        if _holds_itself(self.source):
-            cast("Any", self.source).hold()
-        else:
-            self._gate = asyncio.Event()
-        self.held = True
-
-    def release(self) -> None:
-        """Accept events again."""
-        if not self.held:
-            return
-        if self._gate is None:
-            cast("Any", self.source).release()
-        else:
-            self._gate.set()
-            self._gate = None
-        self.held = False
+        return SourceInfo(self.name, self.running, self.source.held, self._failures, self._error)
 
     # -- starting and stopping ---------------------------------------------------------------------------------------
 
     def start(self, ready: Callable[[SourceFailed | None], None], context: Context) -> asyncio.Task[None]:
         """Start the task in ``context``. It calls ``ready`` once, when the source has started or failed to start."""
+        self._phase = Phase.STARTING
         self._task = start_task(self._run(ready), name=f"source {self.name}", context=context)
         return self._task
 
     def stop(self) -> None:
-        """Stop the source.
+        """Close the source, so that it can deliver its buffered events, or cancel it.
 
-        If it has a plain ``close()`` method, call it so that the source can deliver its buffered events first.
-        Otherwise, cancel the source.
+        A paused source delivers the event that it is emitting, because the lanes are draining. A source that the router
+        has not started yet keeps its events for the next run.
         """
-        if self._gate is not None:
-            self.release()
-        close = getattr(self.source, "close", None)
-        if self._is_waiting or not callable(close) or not hasattr(self.source, "run") or iscoroutinefunction(close):
-            self.cancel()
+        if self._task is None:
             return
         try:
-            close()
+            if (gate := self.source.gate) is not None:
+                self.source.release()
+                gate.notify_all()
+            if self._phase is Phase.WAITING or self.source.close() is False:
+                self.cancel()
         except Exception:  # noqa: BLE001  # user code; the other sources must stop too
             _log.exception("source %r could not be closed and is being cancelled", self.name)
             self.cancel()
@@ -181,104 +173,83 @@ class SourceRunner:
             self._task.cancel()
 
     def reset(self) -> None:
-        """Release the source. Called when its router has stopped."""
+        """Release the source, and prepare for the next run. Called when the router has stopped."""
+        self._task = None
         try:
-            self.release()
+            self.source.release()
         except Exception:  # noqa: BLE001  # user code; the other sources are released too
             _log.exception("source %r could not be released", self.name)
 
-    @property
-    def settles(self) -> bool:
-        """True if the source has an async method ``settle``."""
-        return iscoroutinefunction(getattr(self.source, "settle", None))
-
     async def settle(self) -> None:
-        """Exit the source's context, and let the source store the results of its events.
+        """Exit the source, unless it has been exited, and let it store the results of its events.
 
         By this time, all deliveries of these events have ended.
         """
-        source: Any = self.source
+        if self._task is None:
+            return
         entered, self._entered = self._entered, AsyncExitStack()
         try:
             await entered.aclose()
-            await source.settle()
+            await self.source.settle()
         except Exception:  # noqa: BLE001  # user code; the other sources must settle too
             _log.exception("source %r could not settle", self.name)
 
     # -- running -----------------------------------------------------------------------------------------------------
 
+    def _advance(self, step: Step) -> None:
+        self._phase = STEPS[self._phase][step]
+
     async def _run(self, ready: Callable[[SourceFailed | None], None]) -> None:
         current.set(None)
-        self._is_waiting = False
         self._row = 0
-        now, started = asyncio.get_running_loop().time, False
-
-        def mark() -> None:
-            nonlocal started
-            if not started:
-                started = True
-                ready(None)
-
-        while True:
-            began = now()
-            try:
-                await self._attempt(mark)
-            except (Exception, asyncio.CancelledError) as error:
-                if isinstance(error, asyncio.CancelledError) and was_cancelled():
-                    raise
-                if not started:
-                    ready(self._start_failed(error))
+        now = asyncio.get_running_loop().time
+        try:
+            while True:
+                began = now()
+                try:
+                    await self._attempt(ready)
+                except (Exception, asyncio.CancelledError) as error:
+                    if isinstance(error, asyncio.CancelledError) and was_cancelled():
+                        raise
+                    if self._phase is Phase.STARTING:
+                        ready(self._start_failed(error))
+                        return
+                    delay = self._failed(error, began=began, now=now())
+                    if delay is None:
+                        return
+                    self._advance(Step.FAILED)
+                    await asyncio.sleep(delay)
+                    self._advance(Step.DUE)
+                else:
                     return
-                delay = self._failed(error, began=began, now=now())
-                if delay is None:
-                    return
-                self._is_waiting = True
-                await asyncio.sleep(delay)
-                self._is_waiting = False
-            else:
-                return
+        finally:
+            self._advance(Step.ENDED)
 
-    async def _attempt(self, mark: Callable[[], None]) -> None:
-        source: Any = self.source
+    async def _attempt(self, ready: Callable[[SourceFailed | None], None]) -> None:
         async with AsyncExitStack() as stack:
-            if hasattr(source, "__aenter__") and hasattr(source, "__aexit__"):
-                await stack.enter_async_context(source)
-            if hasattr(source, "run"):
-                mark()
-                await source.run(self._accept)
-                if self.settles and self._lanes.draining:
-                    self._entered = stack.pop_all()
-            else:
-                iterator = self._iterator(source)
-                if hasattr(iterator, "aclose"):
-                    await stack.enter_async_context(aclosing(iterator))
-                mark()
-                emit = self._emit
-                async for event in iterator:
-                    await (emit(event) if self._gate is None else self._accept_later(event, self._gate))
+            await stack.enter_async_context(self.source)
+            self._advance(Step.ENTERED)
+            ready(None)
+            await self.source.run(self._accept)
+            # Closed by `stop`, not cancelled.
+            if self._lanes.draining and not was_cancelled():
+                self._entered = stack.pop_all()
 
     def _accept(self, event: Topical) -> Awaitable[Delivery]:
         """Accept an event from the source. Every event passes through here, so this adds only one call."""
-        return self._emit(event) if self._gate is None else self._accept_later(event, self._gate)
+        return self._emit(event) if self.source.gate is None else self._accept_later(event)
 
-    async def _accept_later(self, event: Topical, gate: asyncio.Event) -> Delivery:
+    async def _accept_later(self, event: Topical) -> Delivery:
         try:
-            await gate.wait()
+            while (gate := self.source.gate) is not None and not self._lanes.draining:
+                await gate.wait()
         except asyncio.CancelledError:
             if self._lanes.draining:
                 # Don't lose the event that the source is emitting. If we are cancelled again, it enters the lane even
                 # if the lane is full.
                 await self._emit(event)
             raise
-        return await self._accept(event)
-
-    def _iterator(self, source: Any) -> Any:
-        events: Any = source if hasattr(source, "__aiter__") else source()
-        if isinstance(events, AsyncIterable):
-            return events.__aiter__()  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]  # of any type
-        if inspect.iscoroutine(events):
-            events.close()
-        raise TypeError(f"source {self.name!r} returned {events!r}; it must return an async iterable of events")
+        return await self._emit(event)
 
     # -- failures ----------------------------------------------------------------------------------------------------
 
@@ -305,29 +276,96 @@ class SourceRunner:
     def _report(self, error: BaseException, delay: float | None) -> None:
         self._failures += 1
         self._error = error_text(error)
-        hooks.source_failed.announce(self._router, source=self.source, error=error, restart_in=delay)
+        hooks.source_failed.announce(self._router, source=self.given, name=self.name, error=error, restart_in=delay)
 
 
-def _check(source: Any) -> None:
-    """Check that ``source`` is a source.
+# -- sources that are not a `Source` -------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class _Named(Protocol):
+    name: object
+
+
+@runtime_checkable
+class _Closable(Protocol):
+    async def aclose(self) -> object: ...
+
+
+class _Adapter(Source):
+    """A source that enters ``given`` if it is an async context manager."""
+
+    def __init__(self, given: Any) -> None:
+        self._given: Any = given
+        own = given.name if isinstance(given, _Named) else None
+        self.name: str = own if isinstance(own, str) else name_of(given)
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            if isinstance(self._given, AbstractAsyncContextManager):
+                context = cast("AbstractAsyncContextManager[Any]", self._given)  # pyright: ignore[reportUnknownMemberType]  # of any type
+                await stack.enter_async_context(context)
+            await self._open(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._stack.__aexit__(kind, error, traceback)
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        """Open what `run` needs. By default, nothing."""
+
+
+class _ObjectSource(_Adapter):
+    """An object with ``run(emit)``."""
+
+    async def run(self, emit: Emit, /) -> None:
+        await self._given.run(emit)
+
+
+class _IterableSource(_Adapter):
+    """The items of an async iterable, or of the one that a function returns."""
+
+    _iterator: AsyncIterator[Topical]
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        given: Any = self._given
+        events: Any = given() if not isinstance(given, AsyncIterable) else given  # pyright: ignore[reportUnknownVariableType]  # of any type
+        if not isinstance(events, AsyncIterable):
+            if inspect.iscoroutine(events):
+                events.close()
+            raise TypeError(f"source {self.name!r} returned {events!r}; it must return an async iterable of events")
+        self._iterator = aiter(events)  # pyright: ignore[reportUnknownArgumentType]  # of any type
+        if isinstance(self._iterator, _Closable):
+            await stack.enter_async_context(aclosing(self._iterator))
+
+    async def run(self, emit: Emit, /) -> None:
+        async for event in self._iterator:
+            await emit(event)
+
+
+def _as_source(given: Any) -> Source:
+    """Return ``given`` as a `Source`.
 
     Raises:
         TypeError: if it is not a source. The message lists the accepted kinds of sources.
     """
-    if isinstance(source, type):
-        raise TypeError(f"{source.__qualname__} is a class; add an instance: {source.__qualname__}(…)")
-    if inspect.iscoroutinefunction(source):
-        raise TypeError(f"{name_of(source)} returns a coroutine; make it an async generator with `yield Event(…)`")
-    if not (hasattr(source, "run") or hasattr(source, "__aiter__") or callable(source)):
-        raise TypeError(
-            f"{source!r} is not a source: expected an async iterable of events, a function that returns one, "
-            "or an object with `async def run(emit)`"
-        )
-    settle = getattr(source, "settle", None)
-    if callable(settle) and not iscoroutinefunction(settle):
-        raise TypeError(f"settle() of the source {source_name(source)!r} would never run; define it with `async def`")
-
-
-def _holds_itself(source: object) -> bool:
-    methods = [getattr(source, name, None) for name in ("hold", "release")]
-    return all(callable(each) and not iscoroutinefunction(each) for each in methods)
+    if isinstance(given, type):
+        raise TypeError(f"{given.__qualname__} is a class; add an instance: {given.__qualname__}(…)")
+    if inspect.iscoroutinefunction(given):
+        raise TypeError(f"{name_of(given)} returns a coroutine; make it an async generator with `yield Event(…)`")
+    if isinstance(given, Source):
+        if not is_async(given.settle):
+            raise TypeError(f"settle() of the source {given.name!r} would never run; define it with `async def`")
+        return given
+    if isinstance(given, SourceObject):
+        return _ObjectSource(given)
+    if isinstance(given, AsyncIterable) or callable(given):
+        return _IterableSource(given)
+    raise TypeError(
+        f"{given!r} is not a source: expected a Source, an async iterable of events, a function that returns one, "
+        "or an object with `async def run(emit)`"
+    )

@@ -17,6 +17,7 @@ from lifecycle._async import start_task, wait_within
 from lifecycle._util import error_text, reason_of
 from lifecycle.backoff import Backoff
 from lifecycle.errors import FlowError, JournalError
+from lifecycle.events.sources import Source
 from lifecycle.flows.records import UNENDED, FailedDelivery, OutboxRow
 from lifecycle.flows.stores.base import clock_of, storable
 
@@ -66,7 +67,7 @@ class _Flows(Protocol):
     def codec(self) -> Codec: ...
 
 
-class Outbox:
+class Outbox(Source):
     """A router source that delivers the events sent by tasks. Create it with `Flows.outbox`.
 
     Once an event has been delivered, it is deleted. If the delivery fails or no route handles the event, it is retried

@@ -18,7 +18,6 @@ from lifecycle import hooks
 from lifecycle._masking import error_masked
 from lifecycle._text import component_name, shorten, utf8
 from lifecycle.control.router import Router
-from lifecycle.control.source_runner import source_name
 from lifecycle.workers.model import WorkerState
 
 if TYPE_CHECKING:
@@ -271,14 +270,14 @@ COUNTERS: Final = (
         "Exceptions raised by sources.",
         ("source",),
         hooks.source_failed,
-        lambda _, given: (source_name(given["source"]),),
+        lambda _, given: (given["name"],),
     ),
     Counter(
         "lifecycle.webhook.refused",
         "Requests that a webhook source refused, by the status of the response.",
         ("source", "status"),
         hooks.webhook_refused,
-        lambda source, given: (source_name(source), given["status"]),
+        lambda source, given: (source.name, given["status"]),
     ),
     Counter(
         "lifecycle.worker.failed",

@@ -10,6 +10,7 @@ __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "lifecycle.errors": "InvalidBody Refused SourceClosed SourceFailed VerificationError",
+        "lifecycle.events.sources": "Source",
         ".base": "BaseSource",
         ".files": "DEFAULT_IGNORES FileWatchSource",
         ".health": "HealthCheckSource",

@@ -3,6 +3,7 @@ from lifecycle.errors import Refused as Refused
 from lifecycle.errors import SourceClosed as SourceClosed
 from lifecycle.errors import SourceFailed as SourceFailed
 from lifecycle.errors import VerificationError as VerificationError
+from lifecycle.events.sources import Source as Source
 from lifecycle.sources._webhook_rules import Limits as Limits
 from lifecycle.sources.base import BaseSource as BaseSource
 from lifecycle.sources.files import DEFAULT_IGNORES as DEFAULT_IGNORES

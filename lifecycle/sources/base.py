@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lifecycle._async import cancel_later
 from lifecycle.errors import SourceClosed
+from lifecycle.events.sources import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["BaseSource"]
 
 
-class BaseSource:
+class BaseSource(Source):
     """A source with a buffer, for events from callbacks and other threads. Use it directly or as a base class.
 
     Events are delivered in the order in which they were emitted. ``close()`` ends the source's run: buffered events are
@@ -40,7 +41,7 @@ class BaseSource:
     def __init__(self, name: str, *, buffer: int = 10) -> None:
         if buffer < 1:
             raise ValueError(f"buffer={buffer!r} cannot hold any events; use 1 or more")
-        self.name = name
+        self.name: str = name
         self._buffer = buffer
         # "open" accepts events, "closing" delivers the buffered events, and "closed" waits for the next run.
         self._state: Literal["open", "closing", "closed"] = "open"
@@ -52,9 +53,6 @@ class BaseSource:
         self._wake = asyncio.Event()
         # Set when the source is first used in a loop, so that threads can emit events before the source runs.
         self._loop = _running_loop()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"
 
     async def emit(self, event: Topical) -> None:
         """Put ``event`` into the buffer. Wait while the buffer is full.
@@ -122,6 +120,11 @@ class BaseSource:
             self._state = "closing"
         self._refuse(lambda _: True)
         self._wake.set()
+
+    async def settle(self) -> None:
+        """Prepare for the next run, even if this one had ended before `close` was called."""
+        if self._state == "closing":
+            self._state = "closed"
 
     async def run(self, emit: Emit) -> None:
         """Deliver events until closed. The router calls this."""

@@ -20,6 +20,7 @@ from lifecycle._durations import in_seconds, in_seconds_or_none
 from lifecycle._util import file_mode
 from lifecycle.control.merging import merge_change
 from lifecycle.events import Change, FileEvent
+from lifecycle.events.sources import Source
 from lifecycle.sources._file_hints import WATCHES_DEEP, Hints
 from lifecycle.sources._file_rules import DEFAULT_IGNORES, Rules
 from lifecycle.sources._file_tree import Tree, may_read
@@ -45,7 +46,7 @@ _PAUSE: Final = 4
 _FLOOD: Final = 3000
 
 
-class FileWatchSource:
+class FileWatchSource(Source):
     """Sends a `FileEvent` for every file at or below ``paths`` that is added, modified or deleted.
 
     Each path must exist when the source starts. Later, a path may be replaced, or deleted and created again, and links

@@ -12,6 +12,7 @@ from lifecycle._async import is_async
 from lifecycle._durations import in_seconds
 from lifecycle._util import reason_of
 from lifecycle.events import HealthEvent
+from lifecycle.events.sources import Source
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -31,7 +32,7 @@ class Trigger(StrEnum):
     LEVEL = "level"
 
 
-class HealthCheckSource:
+class HealthCheckSource(Source):
     """Sends a `HealthEvent` when the result of a periodic check changes.
 
     The first check runs immediately. A check fails if it raises an error, exceeds ``timeout``, or returns ``False``.
@@ -68,7 +69,7 @@ class HealthCheckSource:
         successes: int = 1,
     ) -> None:
         _require(name, check, {"failures": failures, "successes": successes})
-        self.name = name
+        self.name: str = name
         self.interval: float = in_seconds("interval", interval, finite=True)
         self.timeout: float = in_seconds("timeout", timeout, finite=True)
         self.trigger: Trigger = _trigger(trigger)
@@ -80,9 +81,6 @@ class HealthCheckSource:
         self._against = 0
         # A plain check that timed out and is still running.
         self._hanging: asyncio.Future[object] | None = None
-
-    def __repr__(self) -> str:
-        return f"HealthCheckSource({self.name!r})"
 
     @property
     def healthy(self) -> bool | None:

@@ -26,9 +26,10 @@ from typing import IO, TYPE_CHECKING, TypeAlias, cast
 from lifecycle.control.commands import Command, Commands, lifecycle_commands
 from lifecycle.errors import LaneFull
 from lifecycle.events import EndOfInputEvent, LineEvent, ShutdownEvent, TerminateEvent, Topical, UnknownCommandEvent
+from lifecycle.events.sources import Source
 
 if TYPE_CHECKING:
-    from lifecycle.control import Emit
+    from lifecycle.control import Emit, Router
     from lifecycle.control.deliveries import Delivery
 
 __all__ = ["CommandSet", "GivenCommands", "InputSource", "is_terminal", "separate_descriptor"]
@@ -54,7 +55,7 @@ _CHUNK = 65_536
 _ENDS = (ShutdownEvent, TerminateEvent)
 
 
-class InputSource:
+class InputSource(Source):
     """Reads lines, emits an event for each, and emits `EndOfInputEvent` at the end.
 
     It never blocks the event loop or the program's exit.
@@ -96,7 +97,7 @@ class InputSource:
             raise ValueError(
                 "InputSource(raw=True) turns every line into a LineEvent; leave out commands= and fallback="
             )
-        self.name = "input"
+        self.name: str = "input"
         self._commands = CommandSet(commands, command_prefix)
         self._raw = raw
         self._fallback = fallback
@@ -114,12 +115,9 @@ class InputSource:
         """True if the input is a terminal."""
         return is_terminal(sys.stdin if self._stream is None else self._stream)
 
-    def use_commands(self, commands: Commands) -> None:
-        """Also accept these commands, unless commands were specified explicitly.
-
-        A router calls this with its own commands.
-        """
-        self._commands.use(commands)
+    def use_router(self, router: Router, /) -> None:
+        """Also accept the router's commands, unless commands were specified explicitly."""
+        self._commands.use(router.commands)
 
     async def run(self, emit: Emit) -> None:
         """Emit events until the input ends."""

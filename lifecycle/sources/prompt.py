@@ -79,9 +79,6 @@ class PromptSource(InputSource):
             os.close(os.open(self._history, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        """Do nothing."""
-
     async def run(self, emit: Emit) -> None:
         """Show the prompt until Ctrl+D."""
         if not self._can_ask():

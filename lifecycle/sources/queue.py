@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from lifecycle.events.sources import Source
+
 if TYPE_CHECKING:
     from lifecycle.control import Emit
     from lifecycle.events import Topical
@@ -15,7 +17,7 @@ __all__ = ["QueueSource"]
 _SHUT_DOWN: type[Exception] | tuple[()] = getattr(asyncio, "QueueShutDown", ())
 
 
-class QueueSource:
+class QueueSource(Source):
     """Sends the items of an `asyncio.Queue` in order, until it gets ``None`` or the queue is shut down (Python 3.13).
 
     Each event is marked as done (``task_done``) once its lane has accepted it. Items after ``None`` stay in the queue.

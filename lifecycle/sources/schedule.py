@@ -19,6 +19,7 @@ from lifecycle._cron import LATE, Cron
 from lifecycle._durations import in_seconds
 from lifecycle.errors import Dropped
 from lifecycle.events import TickEvent
+from lifecycle.events.sources import Source
 
 if TYPE_CHECKING:
     from lifecycle._durations import Duration
@@ -33,7 +34,7 @@ SECOND = timedelta(seconds=1)
 _LOOK = 30.0
 
 
-class ScheduleSource:
+class ScheduleSource(Source):
     """Sends a `TickEvent` at each time of a cron expression.
 
     An event's ``time`` is its scheduled time, in the schedule's time zone. When clocks go forward, a tick in the
@@ -88,9 +89,6 @@ class ScheduleSource:
     async def __aenter__(self) -> Self:
         self._last = self._last or await asyncio.to_thread(self._restored, self._now())
         return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Do nothing, because `settle` stores the state once the last handler has finished."""
 
     async def run(self, emit: Emit) -> None:
         """Send ticks until cancelled. The router calls this."""

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from lifecycle.events import SignalEvent
+from lifecycle.events.sources import Source
 from lifecycle.runtime.signals import signal_registry
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _log = logging.getLogger("lifecycle.sources")
 _BURST = 100
 
 
-class SignalSource:
+class SignalSource(Source):
     """Sends a `SignalEvent` for each signal that the process receives.
 
     It shares the signals with `run` and with other sources: all of them receive every signal. If no lifetime is
@@ -43,7 +44,7 @@ class SignalSource:
         ValueError: if a number is not a signal, or a signal cannot be caught.
     """
 
-    name = "signals"
+    name: str = "signals"
 
     def __init__(self, *signals: int) -> None:
         names = ("SIGINT", "SIGTERM", "SIGHUP")
@@ -73,9 +74,7 @@ class SignalSource:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._release is not None:
-            self._release()
-        self._release = None
+        self._leave()
         self._waiting.clear()
 
     async def run(self, emit: Emit) -> None:
@@ -89,6 +88,8 @@ class SignalSource:
             self._wake.clear()
             while self._waiting:
                 await emit(SignalEvent(self._waiting.popleft()))
+        # The next signal ends the process, even if handlers are still running.
+        self._leave()
 
     def close(self) -> None:
         """Make `run` return after it has sent the signals received so far.
@@ -97,6 +98,11 @@ class SignalSource:
         """
         self._closing = True
         self._wake.set()
+
+    def _leave(self) -> None:
+        if self._release is not None:
+            self._release()
+        self._release = None
 
     def _receive(self, signum: int) -> None:
         # This runs in a signal handler, so we leave the work to the loop, which may already be closed.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lifecycle._async import wall_clock
 from lifecycle._durations import in_seconds
 from lifecycle.events import TickEvent
+from lifecycle.events.sources import Source
 
 if TYPE_CHECKING:
     from lifecycle._durations import Duration
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["TickerSource"]
 
 
-class TickerSource:
+class TickerSource(Source):
     """Sends a `TickEvent` at a fixed rate.
 
     The rate does not drift. A tick that becomes due while the previous one is still waiting for its lane is skipped.
@@ -35,7 +36,7 @@ class TickerSource:
 
     def __init__(self, interval: Duration, *, name: str = "ticker", immediate: bool = False) -> None:
         self.interval: float = in_seconds("interval", interval, finite=True)
-        self.name = name
+        self.name: str = name
         self.immediate = immediate
         #: The number of ticks that were skipped since the source was created.
         self.missed: int = 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from lifecycle._durations import in_seconds
 from lifecycle._listening import listen
 from lifecycle._net import unix_path, url_of
+from lifecycle.events.sources import Source
 from lifecycle.sources._webhook_rules import Admission, Limits, Verify
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["WebhookSource"]
 
 
-class WebhookSource:
+class WebhookSource(Source):
     """Sends a `WebhookEvent` for each HTTP request that is valid, within the limits and, if required, signed.
 
     The path becomes the topic: ``/deploy`` becomes ``webhook/deploy``, and ``/`` becomes ``webhook``.
@@ -106,8 +107,6 @@ class WebhookSource:
         self._answer: Literal["accepted", "handled", "result"] = answer
         self._inbox = _delivery_of(inbox)
         self._server: WebhookServer | None = None
-        # Why requests are refused: "suspended", "held", both, or empty.
-        self._pauses: set[str] = set()
         self._address: tuple[str, int] | None = None
         self._closing = asyncio.Event()
 
@@ -146,7 +145,7 @@ class WebhookSource:
                 dedupe=self._dedupe,
                 answer=self._answer,
             )
-            server.suspended = bool(self._pauses)
+            server.suspended = self.paused
             try:
                 await server.http.start()
             except BaseException:
@@ -181,24 +180,15 @@ class WebhookSource:
         await self._closing.wait()
         await self._server.drain()
 
-    def suspend(self) -> None:
-        """Respond to new requests with 503 and ``Retry-After``.
+    def pause_changed(self, *, paused: bool) -> None:
+        """Respond to new requests with 503 and ``Retry-After`` while paused, and accept them again afterwards.
 
-        Keep requests in flight and the messages in the inbox.
+        Requests in flight are still handled. The messages in the inbox stay there while the source is paused.
         """
-        self._pause(self._pauses | {"suspended"})
-
-    def resume(self) -> None:
-        """Accept requests again, and deliver the messages in the inbox, unless the source is held."""
-        self._pause(self._pauses - {"suspended"})
-
-    def hold(self) -> None:
-        """Do the same as `suspend`, independently of it. `Router.hold_source` calls this."""
-        self._pause(self._pauses | {"held"})
-
-    def release(self) -> None:
-        """End `hold`. The source accepts requests again unless it is suspended."""
-        self._pause(self._pauses - {"held"})
+        if self._server is not None:
+            self._server.suspended = paused
+        if self._inbox is not None:
+            self._inbox.suspend(suspended=paused)
 
     def close(self) -> None:
         """Make `run` return: refuse new requests, and finish those in flight.
@@ -224,13 +214,6 @@ class WebhookSource:
     async def _leave_inbox(self) -> None:
         if self._inbox is not None:
             await self._inbox.leave()
-
-    def _pause(self, why: set[str]) -> None:
-        self._pauses = why
-        if self._server is not None:
-            self._server.suspended = bool(self._pauses)
-        if self._inbox is not None:
-            self._inbox.suspend(suspended=bool(self._pauses))
 
 
 def _delivery_of(inbox: Inbox | None) -> InboxDelivery | None:

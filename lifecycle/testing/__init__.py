@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from lifecycle._async import start_task
+from lifecycle.events.sources import Source
 from lifecycle.testing.signals import FakeSignals
 from lifecycle.testing.virtual import Clock, VirtualLoop
 
@@ -43,11 +44,11 @@ class Recorder:
         return [event.topic for event in self.events]
 
 
-class ManualSource:
+class ManualSource(Source):
     """A source that the test controls: ``await source.send(event)`` returns the `Delivery`."""
 
     def __init__(self, name: str = "manual") -> None:
-        self.name = name
+        self.name: str = name
         self._emit: Emit | None = None
         self._failure: asyncio.Future[None] | None = None
         self._waiting: deque[asyncio.Future[None]] = deque()

@@ -8,6 +8,7 @@ import pytest
 
 from lifecycle.control import Event, LaneFull, NotHandled, Router
 from lifecycle.control.router import add_relay, call_directly
+from lifecycle.sources import Source
 from lifecycle.testing import Clock, Recorder, running
 
 
@@ -189,7 +190,7 @@ def test_a_relay_needs_a_concurrency_above_zero() -> None:
 async def test_a_source_with_use_router_gets_its_router() -> None:
     received: list[Router] = []
 
-    class Both:
+    class Both(Source):
         def use_router(self, router: Router) -> None:
             received.append(router)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from lifecycle import hooks
 from lifecycle.backoff import Backoff
 from lifecycle.control import Event, LaneFull, NotHandled, RouteNotFound, Router, RouterRunning, SourceFailed
+from lifecycle.control.source_runner import STEPS, Phase, Step
+from lifecycle.events.sources import Input
 from lifecycle.handlers import SuspendHandler
-from lifecycle.sources import BaseSource
+from lifecycle.sources import BaseSource, Source
 from lifecycle.testing import Clock, ManualSource, Recorder, running
 
 if TYPE_CHECKING:
@@ -150,7 +153,7 @@ async def test_a_source_that_cannot_start_ends_run_naming_it_and_the_cause(clock
         await router.run()
     assert isinstance(caught.value.__cause__, OSError)
     assert [message for _, message in failures] == [
-        {"source": bad, "error": caught.value.__cause__, "restart_in": None},
+        {"source": bad, "name": "the door", "error": caught.value.__cause__, "restart_in": None},
     ]
     assert good.log == ["enter", "exit"]
     assert not router.state().running
@@ -693,15 +696,16 @@ async def test_state_counts_routes_sources_and_events(clock: Clock) -> None:
     assert "not running" in repr(router)
 
 
-class Lodger:
+class Lodger(Source):
     """A source that records the calls to its methods."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
         self._closed = asyncio.Event()
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self) -> Self:
         self.log.append("entered")
+        return self
 
     async def __aexit__(self, *_: object) -> None:
         self.log.append("left")
@@ -814,25 +818,16 @@ async def test_a_source_that_cannot_settle_is_logged_and_blocks_no_other(
     assert "where is my pen" in caplog.text
 
 
-class Door:
-    """A source that implements `hold` itself, and that a `SuspendHandler` can suspend."""
+class Door(Source):
+    """A source that pauses in its own way, such as refusing requests."""
 
     name = "door"
 
     def __init__(self) -> None:
         self.calls: list[str] = []
 
-    def hold(self) -> None:
-        self.calls.append("hold")
-
-    def release(self) -> None:
-        self.calls.append("release")
-
-    def suspend(self) -> None:
-        self.calls.append("suspend")
-
-    def resume(self) -> None:
-        self.calls.append("resume")
+    def pause_changed(self, *, paused: bool) -> None:
+        self.calls.append("paused" if paused else "goes on")
 
     async def run(self, _: Any) -> None:
         await asyncio.Event().wait()
@@ -861,7 +856,7 @@ async def test_the_events_of_a_held_source_wait_and_none_is_lost(clock: Clock) -
     assert seen.topics == ["tick/0", "tick/1", "tick/2", "tick/3", "tick/4"]
 
 
-async def test_a_source_that_can_hold_its_events_does_so() -> None:
+async def test_a_source_that_pauses_in_its_own_way_is_called_once_for_each_change() -> None:
     router, source = Router(), Door()
     router.add_source(source)
     async with running(router):
@@ -869,7 +864,7 @@ async def test_a_source_that_can_hold_its_events_does_so() -> None:
         router.hold_source("door")
         router.release_source("door")
         router.release_source("door")
-    assert source.calls == ["hold", "release"]
+    assert source.calls == ["paused", "goes on"]
 
 
 async def test_the_event_that_a_held_source_is_emitting_is_delivered_at_the_end(clock: Clock) -> None:
@@ -898,29 +893,16 @@ async def test_a_held_source_with_a_buffer_emits_nothing() -> None:
     assert seen.topics == ["a"]
 
 
-async def test_release_does_not_resume_a_suspended_source(clock: Clock) -> None:
-    """A source without a hold of its own waits until it is released, whatever its ``suspend`` does."""
-
-    class Pausing:
-        def __init__(self) -> None:
-            self.may_emit = asyncio.Event()
-            self.resume()
-
-        def suspend(self) -> None:
-            self.may_emit.clear()
-
-        def resume(self) -> None:
-            self.may_emit.set()
-
+async def test_a_source_that_is_held_and_suspended_goes_on_once_it_is_released_and_resumed(clock: Clock) -> None:
+    class Clicks(Source):
         async def run(self, emit: Any) -> None:
             for number in range(100):
                 await asyncio.sleep(1)
-                await self.may_emit.wait()
-                await emit(Event("tick", number))
+                await emit(Event("click", number))
 
-    router, seen, source = Router(), Recorder(), Pausing()
+    router, seen, source = Router(), Recorder(), Clicks()
     router.add_source(source)
-    router.handle("tick", seen)
+    router.handle("click", seen)
     suspender = SuspendHandler()
     suspender.manage(source)
     (name,) = (each.name for each in router.sources())
@@ -936,14 +918,65 @@ async def test_release_does_not_resume_a_suspended_source(clock: Clock) -> None:
         assert seen.events == []
         router.release_source(name)
         await clock.advance(1)
-    assert seen.events[0] == Event("tick", 0)
+        assert seen.events[0] == Event("click", 0)
+
+
+async def test_a_suspended_source_delivers_the_event_it_is_emitting_when_the_router_stops(clock: Clock) -> None:
+    router, seen, source = Router(), Recorder(), BaseSource("pushed")
+    router.add_source(source)
+    router.handle("**", seen)
+    source.suspend()
+    async with running(router):
+        assert source.try_emit(Event("a"))
+        assert source.try_emit(Event("b"))
+        await clock.advance(1)
+        assert seen.topics == []
+    assert seen.topics == ["a", "b"]
+    assert source.paused  # only `resume` ends a suspension
+    async with running(router):
+        assert source.try_emit(Event("c"))
+        await clock.advance(1)
+        assert seen.topics == ["a", "b"]
+        source.resume()
+        await clock.advance(1)
+    assert seen.topics == ["a", "b", "c"]
+
+
+async def test_a_pause_that_fails_leaves_the_source_as_it_was() -> None:
+    class Stuck(Door):
+        def pause_changed(self, *, paused: bool) -> None:
+            raise ValueError("rusty")
+
+    source = Stuck()
+    with pytest.raises(ValueError, match="rusty"):
+        source.suspend()
+    assert not source.paused
+
+
+def test_a_source_is_paused_while_it_is_held_or_suspended() -> None:
+    for requests in itertools.product(Input, repeat=4):
+        source, last = Door(), dict[str, Input]()
+        for request in requests:
+            getattr(source, request)()
+            last["hold" if request in (Input.HOLD, Input.RELEASE) else "suspend"] = request
+            held, suspended = last.get("hold") is Input.HOLD, last.get("suspend") is Input.SUSPEND
+            assert (source.held, source.paused) == (held, held or suspended), requests
+        assert source.calls == [("paused", "goes on")[number % 2] for number in range(len(source.calls))]
+
+
+def test_every_phase_of_a_runner_ends_and_only_a_failed_source_waits() -> None:
+    assert set(STEPS) == set(Phase)
+    assert {phase for phase, steps in STEPS.items() if steps.get(Step.ENDED) is not Phase.STOPPED} == {Phase.STOPPED}
+    assert {phase for phase, steps in STEPS.items() if Step.FAILED in steps} == {Phase.RUNNING, Phase.RESTARTING}
+    assert {phase for phase, steps in STEPS.items() if Step.ENTERED in steps} == {Phase.STARTING, Phase.RESTARTING}
+    assert {phase for phase, steps in STEPS.items() if Step.DUE in steps} == {Phase.WAITING}
 
 
 async def test_a_source_whose_settle_would_never_run_is_refused() -> None:
-    class Accountant:
+    class Accountant(Source):
         async def run(self, emit: Any) -> None: ...
 
-        def settle(self) -> None: ...
+        def settle(self) -> None: ...  # type: ignore[override]  # that is the point
 
     with pytest.raises(TypeError, match=r"settle\(\) of the source .* define it with `async def`"):
         Router().add_source(Accountant())
@@ -988,14 +1021,15 @@ async def test_sources_are_released_when_the_router_ends() -> None:
     async with running(router):
         router.hold_source("door")
         router.hold_source("silent")
-    assert source.calls == ["hold", "release"]
+    assert source.calls == ["paused", "goes on"]
     assert not any(each.held for each in router.sources())
 
 
 async def test_a_source_that_cannot_be_released_does_not_block_the_others(caplog: pytest.LogCaptureFixture) -> None:
     class Stuck(Door):
-        def release(self) -> None:
-            raise ValueError("rusty")
+        def pause_changed(self, *, paused: bool) -> None:
+            if not paused:
+                raise ValueError("rusty")
 
     router, source = Router(), Door()
     source.name = "other"
@@ -1004,5 +1038,82 @@ async def test_a_source_that_cannot_be_released_does_not_block_the_others(caplog
     async with running(router):
         router.hold_source("door")
         router.hold_source("other")
-    assert source.calls == ["hold", "release"]
+    assert source.calls == ["paused", "goes on"]
     assert "source 'door' could not be released" in caplog.text
+
+
+async def test_a_source_that_had_not_started_when_its_router_stopped_runs_with_it_again(clock: Clock) -> None:
+    class Slow(Source):
+        async def __aenter__(self) -> Self:
+            await asyncio.sleep(1)
+            return self
+
+        async def run(self, emit: Any) -> None:
+            await asyncio.Event().wait()
+
+    router, seen, late = Router(), Recorder(), BaseSource("late")
+    router.handle("a", seen)
+    router.add_source(Slow())
+    router.add_source(late)
+    run = asyncio.create_task(router.run())
+    await asyncio.sleep(0.5)
+    assert late.try_emit(Event("a", "before"))
+    router.stop()
+    await run
+    assert late.try_emit(Event("a", "between the runs"))
+    async with running(router):
+        assert late.try_emit(Event("a", "in the second run"))
+        await clock.settle()
+        assert late.try_emit(Event("a", "later"))
+    assert [event.data for event in seen.events] == ["before", "between the runs", "in the second run", "later"]
+
+
+async def test_a_source_that_had_failed_when_its_router_stopped_runs_with_it_again(clock: Clock) -> None:
+    class Fails(BaseSource):
+        fails = True
+
+        async def run(self, emit: Any) -> None:
+            if self.fails:
+                raise ConnectionError
+            await super().run(emit)
+
+    router, seen, source = Router(), Recorder(), Fails("mailbox")
+    router.handle("a", seen)
+    router.add_source(source, restart="never")
+    async with running(router):
+        await clock.settle()
+    source.fails = False
+    async with running(router):
+        await clock.settle()
+        assert source.try_emit(Event("a"))
+    assert seen.topics == ["a"]
+
+
+async def test_objects_that_are_not_sources_are_entered_and_named_but_not_closed(clock: Clock) -> None:
+    """An object may have a method ``close`` for another purpose, so only a `Source` is closed."""
+
+    class Connection(Entered):
+        closed = False
+
+        async def run(self, emit: Any) -> None:
+            await emit(Event("a"))
+            await asyncio.Event().wait()
+
+        def close(self) -> None:
+            self.closed = True
+
+    router, seen, source = Router(), Recorder(), Connection(name="connection")
+    router.handle("a", seen)
+    router.add_source(source)
+    async with running(router):
+        await clock.settle()
+        assert [each.name for each in router.sources()] == ["connection"]
+    assert (seen.topics, source.log, source.closed) == (["a"], ["enter", "exit"], False)
+
+
+def test_a_source_without_run_cannot_be_created() -> None:
+    class Silent(Source):
+        pass
+
+    with pytest.raises(TypeError, match="run"):
+        Silent()  # type: ignore[abstract]  # that is the point

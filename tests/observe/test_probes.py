@@ -14,6 +14,7 @@ import pytest
 from lifecycle import HealthCheckSource, Router, run
 from lifecycle.observe import ProbeServer
 from lifecycle.runtime import current, lifetime, shutdown
+from lifecycle.sources import Source
 from lifecycle.testing.virtual import VirtualLoop
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 run_virtual = functools.partial(run, loop_factory=VirtualLoop)
 
 
-class Open:
+class Open(Source):
     """A source that records when it is closed."""
 
     def __init__(self) -> None:

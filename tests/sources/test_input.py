@@ -157,11 +157,13 @@ async def test_a_registry_is_read_again_for_every_line() -> None:
 
 
 async def test_commands_of_the_router_that_was_added_last_come_first() -> None:
-    one, other = (Commands(Command("quit", event=lambda _, at=name: Event(at))) for name in ("one", "other"))  # type: ignore[misc]  # a bound default
+    one, other = Router(), Router()
+    one.commands.add(Command("quit", event=lambda _: Event("one")))
+    other.commands.add(Command("quit", event=lambda _: Event("other")))
     stream = io.StringIO("quit\nnothing\n")
     source = InputSource(stream=stream)
-    for commands, topic in ((one, "one"), (other, "other"), (one, "one")):
-        source.use_commands(commands)
+    for router, topic in ((one, "one"), (other, "other"), (one, "one")):
+        source.use_router(router)
         stream.seek(0)
         event, unknown, _ = await events_of(source)
         assert event == Event(topic)

@@ -44,6 +44,7 @@ from lifecycle.backoff import Backoff
 from lifecycle.control import Debounce, Emit
 from lifecycle.handlers import SuspendHandler
 from lifecycle.runtime import Health, LifetimeState
+from lifecycle.sources import Source
 from lifecycle.workers import TaskWorker
 
 router = Router()
@@ -174,6 +175,19 @@ class Listening:
         await emit("a")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
+class Clicks(Source):
+    """A source that overrides a default."""
+
+    async def run(self, emit: Emit) -> None:
+        assert_type(self.paused, bool)
+        await (await emit(Event("click")))
+
+    def close(self) -> None: ...
+
+    def use_router(self, given: Router) -> None:
+        given.handle("clicks", print)
+
+
 class Deaf:
     """An object that is not a source, because its ``run`` does not take a function that emits events."""
 
@@ -195,6 +209,7 @@ router.add_source(numbers)
 router.add_source(numbers())
 router.add_source(Listening(), restart="never")
 router.add_source(Mailbox("mail", buffer=3))
+router.add_source(Clicks())
 router.add_source(QueueSource(queue))
 router.add_source(TickerSource(1.5, immediate=True))
 router.add_source(ScheduleSource("@daily", timezone=UTC, catch_up="once", jitter=timedelta(minutes=1)))

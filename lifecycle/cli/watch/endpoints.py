@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from lifecycle._async import start_task
 from lifecycle.cli.files import secret_in
-from lifecycle.sources import WebhookSource
+from lifecycle.sources import Source, WebhookSource
 from lifecycle.sources.signatures import GitHub
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ _SCRIPT: Final = """\
 _EVENTS: Final = re.compile(rb"/events(?:\?age=(\d{1,15}))?")
 
 
-class LiveReload:
+class LiveReload(Source):
     """A source that serves live reload on 127.0.0.1 and emits no events. It passes its script tag to ``announce``."""
 
     def __init__(self, port: int, announce: Callable[[str], object]) -> None:

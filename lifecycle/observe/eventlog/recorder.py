@@ -18,7 +18,6 @@ from lifecycle._masking import error_masked
 from lifecycle._text import component_name, shorten
 from lifecycle._util import name_of
 from lifecycle.control.patterns import DEEP
-from lifecycle.control.source_runner import source_name
 from lifecycle.errors import Dropped, LaneFull, NotHandled
 from lifecycle.observe.eventlog.entries import Entry, EventOutcome
 from lifecycle.observe.eventlog.summaries import digest, summary
@@ -490,10 +489,12 @@ class Routers:
     def _on_stopped(self, _sender: object, *, router: Any) -> None:
         self.names.pop(router, None)
 
-    def _on_source_failed(self, router: Any, *, source: Any, error: BaseException, restart_in: float | None) -> None:
-        name = self.name(router)
-        if name is None:
+    def _on_source_failed(
+        self, router: Any, *, name: str, error: BaseException, restart_in: float | None, **_: object
+    ) -> None:
+        title = self.name(router)
+        if title is None:
             return
         if len(self.failures) >= _FAILURES:
             del self.failures[next(iter(self.failures))]
-        self.failures[name, source_name(source)] = Failure(time.time(), error_masked(error, _ERROR), restart_in)
+        self.failures[title, name] = Failure(time.time(), error_masked(error, _ERROR), restart_in)

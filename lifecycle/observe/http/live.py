@@ -24,7 +24,6 @@ from lifecycle import hooks
 from lifecycle._async import shield, start_task
 from lifecycle._text import component_name
 from lifecycle.control.router import Router
-from lifecycle.control.source_runner import source_name
 from lifecycle.errors import Refused
 from lifecycle.observe.http.api import SharedMessages, api_routes
 from lifecycle.observe.http.guard import HEADERS, Guard
@@ -317,8 +316,8 @@ class Refusals:
         """Return the number of refused requests by the name of the source and the status of the response."""
         return {name: dict(counts) for name, counts in self._counts.items()}
 
-    def _on_refused(self, source: object, *, status: int, **_: Any) -> None:
-        self._counts.setdefault(source_name(source), Counter())[status] += 1
+    def _on_refused(self, source: Any, *, status: int, **_: Any) -> None:
+        self._counts.setdefault(source.name, Counter())[status] += 1
 
 
 class Figures:
